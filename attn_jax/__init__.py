@@ -1,0 +1,1 @@
+"""Encoders, decoders and encoder-decoders that differ in one line, the attention mask."""

@@ -1,0 +1,1 @@
+"""Arms, budgets, statistics and the report; reads run directories, never live models."""

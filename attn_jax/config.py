@@ -1,0 +1,342 @@
+"""The one typed config: fields, dotted access, validation, and the diff between two configs.
+
+Every field is a plain scalar, so `--config.section.field=value` can set any of them. A config is
+mutable while flags are applied, then `validate` checks it and freezes it.
+"""
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from attn_jax.errors import InputError, nearest
+
+
+class Section:
+    """Base of all config dataclasses: attributes cannot change once frozen."""
+
+    _frozen = False
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if self._frozen:
+            raise dataclasses.FrozenInstanceError(f"config is frozen; cannot set {name!r}")
+        super().__setattr__(name, value)
+
+
+@dataclass
+class ModelConfig(Section):
+    """The Transformer."""
+
+    architecture: str = "decoder"  # encoder | decoder | encoder_decoder
+    num_layers: int = 4  # blocks of the stack; for an encoder_decoder, of each side
+    d_model: int = 128  # width of the residual stream
+    num_heads: int = 4  # query heads
+    num_kv_heads: int = 0  # key and value heads (grouped queries); 0 means num_heads
+    d_ff: int = 512  # hidden width of the MLP
+    activation: str = "gelu"  # gelu | relu | swiglu
+    norm: str = "layer"  # layer | rms
+    norm_position: str = "pre"  # pre | post
+    positions: str = "rotary"  # rotary | learned | sinusoidal | none
+    max_length: int = 512  # rows of the learned position table; other schemes have no limit
+    window: int = 0  # a query sees keys fewer than this many positions away; 0 means all
+    dropout: float = 0.0  # rate on embeddings and on residual branches
+    bias: bool = False  # biases in dense layers and norms
+    dtype: str = "float32"  # float32 | bfloat16, of activations; parameters are float32
+
+
+@dataclass
+class DataConfig(Section):
+    """Where the text comes from and how it becomes batches."""
+
+    name: str = "web_bible"  # a source of attn_jax/data/sources or any registered TFDS data set
+    source_language: str = "en"  # which side of a pair is read, e.g. of a TFDS translation set
+    target_language: str = "de"  # which side is written; for cldr_phrases any CLDR language
+    train_files: str = ""  # text_files: comma-separated paths; parallel_files: "source,target"
+    validation_files: str = ""  # likewise; empty: every 50th record of train_files is held out
+    test_files: str = ""  # likewise; empty: the record after each of those
+    document: str = "line"  # text_files: what one document is: line | paragraph | file
+    length: int = 128  # positions of a packed LM row; longest sentence of a pair, in tokens
+    batch_tokens: int = 2048  # positions (padding included) in a global batch; of pairs: a side
+    data_dir: str = ""  # TFDS directory; empty means $TFDS_DATA_DIR or ~/tensorflow_datasets
+
+
+@dataclass
+class TokenizerConfig(Section):
+    """The tokenizer, trained on the training split only."""
+
+    name: str = "sentencepiece"  # sentencepiece | byte | char | whitespace
+    vocab_size: int = 2000  # types, special ones included; byte and char ignore it
+    split_digits: bool = True  # sentencepiece: every digit is a piece of its own
+
+
+@dataclass
+class ObjectiveConfig(Section):
+    """What is predicted from what."""
+
+    # causal_lm | masked_lm | prefix_lm | translation | causal_translation | prefix_translation
+    name: str = "causal_lm"
+    mask_rate: float = 0.3  # masked_lm: share of the tokens that become targets
+    mask_share: float = 0.8  # masked_lm: of those, share replaced by <mask> ...
+    random_share: float = 0.1  # ... and share replaced by a random token; the rest stays
+    label_smoothing: float = 0.0  # share of the target's probability spread evenly, in training
+
+
+@dataclass
+class OptimizerConfig(Section):
+    """The optimizer and its learning-rate schedule."""
+
+    name: str = "adamw"  # adamw | adam | lion | sgd | adafactor
+    learning_rate: float = 3e-3  # peak
+    schedule: str = "cosine"  # cosine | inverse_sqrt | wsd | constant, each after a warm-up
+    warmup_steps: int = 100  # linear from 0 to the peak
+    decay_share: float = 0.2  # wsd: the last share of the steps, in which the rate falls
+    final_share: float = 0.02  # cosine, wsd: rate at the last step, as a share of the peak
+    b1: float = 0.9  # decay of the first moment; momentum of sgd
+    b2: float = 0.98  # decay of the second moment
+    eps: float = 1e-8  # added to the denominator (adam, adamw)
+    weight_decay: float = 0.01  # adamw, lion: on matrices only, never on norms, biases, tables
+    clip_norm: float = 1.0  # largest global norm of the gradient; 0 means no clipping
+
+
+@dataclass
+class TrainConfig(Section):
+    """The loop."""
+
+    steps: int = 1000  # optimizer updates
+    seed: int = 0  # of parameters, data order, masking and dropout
+    accumulate: int = 1  # micro-batches that the global batch is cut into
+    parallel: str = "jit"  # jit | pmap, both over all devices
+    log_every: int = 50  # steps between lines of metrics.jsonl
+    eval_every: int = 250  # steps between validation losses; 0 means at the end only
+    checkpoint_every: int = 500  # steps between checkpoints; one is always saved at the end
+    keep_checkpoints: int = 2  # newest checkpoints kept; 0 keeps all
+    wandb: bool = False  # also log to Weights & Biases, where it is installed
+
+
+@dataclass
+class EvalConfig(Section):
+    """What is measured on a checkpoint."""
+
+    evaluators: str = "loss"  # at the end: loss, shared_positions, translation, attention
+    curve: str = "loss"  # likewise comma-separated, every train.eval_every steps
+    split: str = "validation"  # validation | test
+    max_items: int = 1000  # most rows (LM) or sentences (pairs) that are read; 0 means all
+    shared_positions: int = 1024  # held-out positions that every arm predicts
+
+
+@dataclass
+class Config(Section):
+    """One experiment."""
+
+    model: ModelConfig = field(default_factory=ModelConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
+    objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    eval: EvalConfig = field(default_factory=EvalConfig)
+
+
+CHOICES = {
+    "model.architecture": ("encoder", "decoder", "encoder_decoder"),
+    "model.activation": ("gelu", "relu", "swiglu"),
+    "model.norm": ("layer", "rms"),
+    "model.norm_position": ("pre", "post"),
+    "model.positions": ("rotary", "learned", "sinusoidal", "none"),
+    "model.dtype": ("float32", "bfloat16"),
+    "data.document": ("line", "paragraph", "file"),
+    "tokenizer.name": ("sentencepiece", "byte", "char", "whitespace"),
+    "objective.name": (
+        "causal_lm",
+        "masked_lm",
+        "prefix_lm",
+        "translation",
+        "causal_translation",
+        "prefix_translation",
+    ),
+    "optimizer.name": ("adamw", "adam", "lion", "sgd", "adafactor"),
+    "optimizer.schedule": ("cosine", "inverse_sqrt", "wsd", "constant"),
+    "train.parallel": ("jit", "pmap"),
+    "eval.split": ("validation", "test"),
+}
+
+EVALUATORS = ("loss", "shared_positions", "translation", "attention")
+
+# The architecture each objective trains: a mask that shows the target would make it trivial.
+ARCHITECTURE_OF = {
+    "causal_lm": "decoder",
+    "prefix_lm": "decoder",
+    "masked_lm": "encoder",
+    "translation": "encoder_decoder",
+    "causal_translation": "decoder",
+    "prefix_translation": "decoder",
+}
+
+# Inclusive bounds of the numbers; None means unbounded.
+BOUNDS: dict[str, tuple[float | None, float | None]] = {
+    "model.num_layers": (1, None),
+    "model.d_model": (1, None),
+    "model.num_heads": (1, None),
+    "model.num_kv_heads": (0, None),
+    "model.d_ff": (1, None),
+    "model.max_length": (1, None),
+    "model.window": (0, None),
+    "model.dropout": (0, 0.99),
+    "data.length": (4, None),
+    "data.batch_tokens": (1, None),
+    "tokenizer.vocab_size": (8, None),
+    "objective.mask_rate": (0.01, 0.99),
+    "objective.mask_share": (0, 1),
+    "objective.random_share": (0, 1),
+    "objective.label_smoothing": (0, 0.99),
+    "optimizer.learning_rate": (0, None),
+    "optimizer.warmup_steps": (0, None),
+    "optimizer.decay_share": (0, 1),
+    "optimizer.final_share": (0, 1),
+    "optimizer.b1": (0, 0.9999999),
+    "optimizer.b2": (0, 0.9999999),
+    "optimizer.eps": (0, None),
+    "optimizer.weight_decay": (0, None),
+    "optimizer.clip_norm": (0, None),
+    "train.steps": (1, None),
+    "train.seed": (0, 2**31 - 1),
+    "train.accumulate": (1, None),
+    "train.log_every": (1, None),
+    "train.eval_every": (0, None),
+    "train.checkpoint_every": (1, None),
+    "train.keep_checkpoints": (0, None),
+    "eval.max_items": (0, None),
+    "eval.shared_positions": (1, None),
+}
+
+
+def flatten(config: Any, prefix: str = "") -> dict[str, Any]:
+    """Returns `{dotted name: value}` of every scalar field of a config or a section."""
+    flat: dict[str, Any] = {}
+    for item in dataclasses.fields(config):
+        value = getattr(config, item.name)
+        if dataclasses.is_dataclass(value):
+            flat |= flatten(value, f"{prefix}{item.name}.")
+        else:
+            flat[prefix + item.name] = value
+    return flat
+
+
+def set_field(config: Any, name: str, value: Any) -> None:
+    """Sets the dotted field `name`; raises InputError for an unknown name or a wrong type."""
+    known = flatten(config)
+    if name not in known:
+        raise InputError(f"unknown config field {name!r}{nearest(name, known)}")
+    kind = type(known[name])
+    if kind is float and type(value) is int:
+        value = float(value)
+    if type(value) is not kind:
+        raise InputError(f"{name} = {value!r}: expected {kind.__name__}")
+    *sections, last = name.split(".")
+    for section in sections:
+        config = getattr(config, section)
+    setattr(config, last, value)
+
+
+def with_fields(config: Config, changes: dict[str, Any]) -> Config:
+    """Returns an unfrozen copy of `config` with the dotted fields in `changes` set."""
+    copy = from_dict(to_dict(config))
+    for name, value in changes.items():
+        set_field(copy, name, value)
+    return copy
+
+
+def to_dict(config: Any) -> dict[str, Any]:
+    """Returns the config as nested plain dicts, ready for JSON."""
+    return dataclasses.asdict(config)
+
+
+def from_dict(values: dict[str, Any]) -> Config:
+    """Rebuilds a config from `to_dict`; raises InputError for unknown fields."""
+    config = Config()
+    for section, fields in values.items():
+        for name, value in fields.items():
+            set_field(config, f"{section}.{name}", value)
+    return config
+
+
+def diff(a: Config, b: Config) -> dict[str, tuple[Any, Any]]:
+    """Returns `{dotted name: (value in a, value in b)}` of the fields that differ."""
+    flat_a, flat_b = flatten(a), flatten(b)
+    return {k: (flat_a[k], flat_b[k]) for k in flat_a if flat_a[k] != flat_b[k]}
+
+
+def validate(config: Config) -> Config:
+    """Checks every field, freezes the config and returns it.
+
+    Raises:
+      InputError: one line naming the first bad field, its value and what is allowed.
+    """
+    for problem in _problems(config):
+        raise InputError(problem)
+    for section in (config, *vars(config).values()):
+        object.__setattr__(section, "_frozen", True)
+    return config
+
+
+def _problems(config: Config) -> Iterator[str]:
+    flat = flatten(config)
+    for name, allowed in CHOICES.items():
+        if flat[name] not in allowed:
+            hint = nearest(str(flat[name]), allowed)
+            yield f"{name} = {flat[name]!r}: expected one of {', '.join(allowed)}{hint}"
+    for name, (low, high) in BOUNDS.items():
+        value = flat[name]
+        # `not >=` rather than `<`, so that nan is refused too.
+        if (low is not None and not value >= low) or (high is not None and not value <= high):
+            allowed = f"at least {low}" if high is None else f"from {low} to {high}"
+            yield f"{name} = {value!r}: expected {allowed}"
+    yield from _model_problems(config)
+    yield from _training_problems(config)
+
+
+def _model_problems(config: Config) -> Iterator[str]:
+    m = config.model
+    if m.d_model % m.num_heads:
+        yield f"model.d_model = {m.d_model}: not divisible by model.num_heads = {m.num_heads}"
+    if m.num_kv_heads and m.num_heads % m.num_kv_heads:
+        yield f"model.num_heads = {m.num_heads}: not divisible by num_kv_heads = {m.num_kv_heads}"
+    if m.positions == "rotary" and (m.d_model // m.num_heads) % 2:
+        width = m.d_model // m.num_heads
+        yield f"model.d_model = {m.d_model}: rotary positions need an even head width, not {width}"
+    if m.positions == "sinusoidal" and m.d_model % 2:
+        yield f"model.d_model = {m.d_model}: sinusoidal positions need an even width"
+    wanted = ARCHITECTURE_OF[config.objective.name]
+    if m.architecture != wanted:
+        yield (
+            f"model.architecture = {m.architecture!r}: "
+            f"objective.name = {config.objective.name!r} trains {wanted!r}"
+        )
+    joined = config.objective.name in ("causal_translation", "prefix_translation")
+    longest = 2 * config.data.length if joined else config.data.length
+    if m.positions == "learned" and longest > m.max_length:
+        what = "source and target of data.length" if joined else "data.length"
+        yield (
+            f"{what} = {config.data.length}: sequences of {longest} are longer than the "
+            f"learned position table, model.max_length = {m.max_length}"
+        )
+
+
+def _training_problems(config: Config) -> Iterator[str]:
+    o, d, t = config.objective, config.data, config.train
+    if o.mask_share + o.random_share > 1:
+        total = o.mask_share + o.random_share
+        yield f"objective.mask_share + random_share = {total:g}: expected at most 1"
+    if d.batch_tokens < d.length:
+        yield f"data.batch_tokens = {d.batch_tokens}: expected at least data.length = {d.length}"
+    if config.optimizer.warmup_steps >= t.steps:
+        yield (
+            f"optimizer.warmup_steps = {config.optimizer.warmup_steps}: "
+            f"expected fewer than train.steps = {t.steps}"
+        )
+    for name in ("evaluators", "curve"):
+        for evaluator in getattr(config.eval, name).split(","):
+            if evaluator not in EVALUATORS:
+                hint = nearest(evaluator, EVALUATORS)
+                allowed = ", ".join(EVALUATORS)
+                yield f"eval.{name}: unknown evaluator {evaluator!r}, expected {allowed}{hint}"

@@ -1,0 +1,1 @@
+"""Generation over a step(tokens, cache) callable."""

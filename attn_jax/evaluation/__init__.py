@@ -1,0 +1,1 @@
+"""Evaluators: small objects that measure a model and return plain numbers."""

@@ -1,0 +1,1 @@
+"""Tokens, masks, attention and the Transformers made of them."""

@@ -1,0 +1,1 @@
+"""The train step, the only loop, and the run directory."""
