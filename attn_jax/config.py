@@ -23,7 +23,7 @@ class Section:
         super().__setattr__(name, value)
 
 
-@dataclass
+@dataclass(unsafe_hash=True)  # modules carry it as a static part, which jit hashes
 class ModelConfig(Section):
     """The Transformer."""
 

@@ -1,7 +1,6 @@
 """The one mask function: who may see whom follows from fields of the query and of the key."""
 
 import jax
-import jax.numpy as jnp
 from jaxtyping import Array, Bool
 
 from attn_jax.models.tokens import Tokens
@@ -47,5 +46,5 @@ def visible(queries: Tokens, keys: Tokens, window: int = 0) -> Bool[Array, "B T 
     k = jax.tree.map(lambda x: x[:, None, :], keys)
     seen = (q.segments == k.segments) & (q.segments != 0) & (k.blocks <= q.blocks)
     if window:
-        seen &= jnp.abs(q.positions - k.positions) < window
+        seen &= abs(q.positions - k.positions) < window
     return seen

@@ -1,0 +1,49 @@
+"""Who looks at whom in one held-out sentence."""
+
+from typing import Any
+
+import jax
+import numpy as np
+from flax import nnx
+
+from attn_jax.evaluation.evaluator import Subject
+from attn_jax.models.tokens import Tokens
+
+LENGTH = 20  # tokens of the sentence
+
+
+class AttentionMaps:
+    """Attention weights of each layer, averaged over heads, under the arm's own mask."""
+
+    kinds = ("text",)
+
+    def __init__(self, subject: Subject):
+        self._subject = subject
+        (documents,) = subject.dataset.columns(subject.config.eval.split)
+        specials = subject.dataset.tokenizer.specials
+        self._ids = np.array([specials.bos, *documents.ids(0)[: LENGTH - 1]], np.int32)
+
+    def run(self, params: dict) -> dict[str, Any]:
+        """Returns the pieces of the sentence and `layers`, [L][T][T] weights."""
+        tokenizer, mask = self._subject.dataset.tokenizer, self._subject.objective.mask
+        tokens = Tokens.of(self._ids[None])
+        # Half of the sentence as the prefix: the picture then shows both kinds of row.
+        tokens = {
+            "causal": tokens.causal,
+            "bidirectional": tokens.bidirectional,
+            "prefix": lambda: tokens.prefix(len(self._ids) // 2),
+        }[mask]()
+        weights = attention_weights(nnx.merge(self._subject.graph, params), tokens)
+        return {
+            "text": tokenizer.decode(self._ids),
+            "pieces": [tokenizer.piece(int(token)) for token in self._ids],
+            "mask": mask,
+            "layers": [np.round(w.mean(axis=1)[0], 4).tolist() for w in weights],
+        }
+
+
+def attention_weights(model: nnx.Module, tokens: Tokens) -> list[np.ndarray]:
+    """Returns the self-attention weights of each layer of a single stack, [B, H, T, T]."""
+    capture: list = []
+    model(tokens, capture=capture)
+    return [np.asarray(w) for w in jax.device_get(capture)]

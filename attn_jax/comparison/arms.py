@@ -1,0 +1,211 @@
+"""Studies: arms that may differ only in declared fields, planned as runs and checked afterwards.
+
+An arm is the study's base config with a few fields changed. `plan` refuses arms that differ in
+more than the study declares; `check_runs` refuses finished runs that did not see the same data,
+were not scored on the same tokens, or are not the runs that were planned.
+"""
+
+import dataclasses
+import re
+from dataclasses import dataclass, field
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+from attn_jax.comparison.files import read_json
+from attn_jax.comparison.runs import eval_path, read_results, stored_config
+from attn_jax.config import Config, Section, diff, flatten, validate, with_fields
+from attn_jax.errors import InputError, nearest
+
+
+@dataclass
+class Study(Section):
+    """One question, the arms that answer it, and the fields in which these may differ."""
+
+    name: str = "study"  # heading of the report
+    question: str = ""  # one sentence, printed in the report
+    base: Config = field(default_factory=Config)  # what all arms have in common
+    # arm -> the dotted config fields it changes
+    arms: dict[str, dict[str, Any]] = field(default_factory=dict)
+    declared: tuple[str, ...] = ()  # the dotted config fields in which arms may differ
+    seeds: str = "0,1"  # comma-separated; arms are paired by seed
+
+
+@dataclass(frozen=True)
+class Run:
+    """One arm with one seed: its validated config and the directory it lives in."""
+
+    study: Study
+    arm: str
+    seed: int
+    config: Config
+    directory: Path
+
+    def __str__(self) -> str:
+        return f"{self.arm}/seed-{self.seed}"
+
+
+def studies(config: Any) -> dict[str, Study]:
+    """Returns `{name: study}` of a Study, or of a dataclass whose fields are all studies."""
+    if isinstance(config, Study):
+        return {config.name: config}
+    fields = dataclasses.fields(config) if dataclasses.is_dataclass(config) else ()
+    found = {item.name: getattr(config, item.name) for item in fields}
+    if not found or not all(isinstance(study, Study) for study in found.values()):
+        kind = type(config).__name__
+        raise InputError(f"config: {kind} is neither a Study nor a dataclass of studies")
+    return found
+
+
+def plan(study: Study, seeds: str, root: Path) -> list[Run]:
+    """Returns the runs of a study, in `root/ARM/seed-N`, seed by seed.
+
+    Args:
+      study: what is compared.
+      seeds: comma-separated, e.g. "0,1,2"; empty means the study's own.
+      root: directory of the comparison.
+
+    Raises:
+      InputError: one line naming the study and what is wrong with its arms, fields or seeds.
+    """
+    numbers = _parse_seeds(seeds or study.seeds)
+    _check_names(study)
+    runs = []
+    for seed in numbers:
+        configs = {arm: _arm_config(study, arm, seed) for arm in study.arms}
+        _refuse_undeclared(study, configs)
+        for arm, config in configs.items():
+            runs.append(Run(study, arm, seed, config, root / arm / f"seed-{seed}"))
+    return runs
+
+
+def is_finished(run: Run) -> bool:
+    """Tells whether the run has been trained to its last step and evaluated there.
+
+    Raises:
+      InputError: its directory holds a run of another config; lists the fields that differ.
+    """
+    if not (run.directory / "config.json").exists():
+        return False
+    _refuse_other_config(run)
+    ledger = run.directory / "ledger.json"
+    if not ledger.exists() or not eval_path(run.directory, run.config.train.steps).exists():
+        return False
+    stored = read_json(ledger)
+    return bool(stored.get("finished")) and stored.get("step") == run.config.train.steps
+
+
+def check_runs(runs: list[Run]) -> None:
+    """Refuses the runs of a study, as far as they are finished, unless they can be compared.
+
+    Raises:
+      InputError: one line naming the runs, the field that differs and both values.
+    """
+    finished = [run for run in runs if is_finished(run)]
+    _refuse_unequal_seeds(runs[0].study, finished)
+    for seed in {run.seed for run in finished}:
+        stored = {str(r): stored_config(r.directory) for r in finished if r.seed == seed}
+        0 and _refuse_undeclared(runs[0].study, stored)
+    _refuse_unequal_facts({str(run): _facts(run) for run in finished})
+
+
+def _parse_seeds(text: str) -> list[int]:
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() for part in parts):
+        raise InputError(f"seeds = {text!r}: expected comma-separated numbers such as 0,1,2")
+    numbers = [int(part) for part in parts]
+    if len(set(numbers)) < len(numbers):
+        raise InputError(f"seeds = {text!r}: a seed is given twice")
+    return numbers
+
+
+def _check_names(study: Study) -> None:
+    if not study.arms:
+        raise InputError(f"study {study.name!r}: no arms")
+    for arm in study.arms:
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", arm):
+            allowed = "letters, digits, '.', '_' and '-', beginning with a letter or digit"
+            raise InputError(f"study {study.name!r}, arm {arm!r}: a name consists of {allowed}")
+    known = flatten(study.base)
+    for name in study.declared:
+        if name not in known:
+            hint = nearest(name, known)
+            raise InputError(f"study {study.name!r}: declares unknown field {name!r}{hint}")
+
+
+def _arm_config(study: Study, arm: str, seed: int) -> Config:
+    try:
+        if "train.seed" in study.arms[arm]:
+            raise InputError("train.seed: arms share their seeds; set the study's instead")
+        return validate(with_fields(study.base, {**study.arms[arm], "train.seed": seed}))
+    except InputError as error:
+        raise InputError(f"study {study.name!r}, arm {arm!r}: {error}") from error
+
+
+def _refuse_undeclared(study: Study, configs: dict[str, Config]) -> None:
+    for (name_a, a), (name_b, b) in combinations(configs.items(), 2):
+        for dotted, (in_a, in_b) in diff(a, b).items():
+            if dotted not in study.declared:
+                raise InputError(
+                    f"study {study.name!r}: {name_a!r} and {name_b!r} differ in {dotted}, "
+                    f"{in_a!r} against {in_b!r}, which is not declared"
+                )
+
+
+def _refuse_other_config(run: Run) -> None:
+    differing = diff(stored_config(run.directory), run.config)
+    if differing:
+        listed = ", ".join(
+            f"{name} {old!r} (now {new!r})" for name, (old, new) in differing.items()
+        )
+        raise InputError(f"{run.directory} holds a run of another config: {listed}")
+
+
+def _refuse_unequal_seeds(study: Study, finished: list[Run]) -> None:
+    seeds: dict[str, list[int]] = {arm: [] for arm in study.arms}
+    for run in finished:
+        seeds[run.arm].append(run.seed)
+    for (arm_a, a), (arm_b, b) in combinations(seeds.items(), 2):
+        if sorted(a) != sorted(b):
+            raise InputError(
+                f"arms {arm_a!r} and {arm_b!r} have different finished seeds: "
+                f"{_listed(a)} against {_listed(b)}"
+            )
+
+
+def _listed(seeds: list[int]) -> str:
+    return ",".join(map(str, sorted(seeds))) or "none"
+
+
+def _refuse_unequal_facts(facts: dict[str, dict[str, Any]]) -> None:
+    for (run_a, a), (run_b, b) in combinations(facts.items(), 2):
+        for name in [name for name in a if name in b]:
+            if a[name] != b[name]:
+                raise InputError(
+                    f"runs {run_a} and {run_b} differ in {name}: {a[name]!r} against {b[name]!r}"
+                )
+
+
+def _facts(run: Run) -> dict[str, Any]:
+    """What must be equal in all runs: the data, its tokens, and what was scored."""
+    path = run.directory / "ledger.json"
+    ledger = read_json(path)
+    facts = {}
+    for name in _fingerprints(run.study):
+        if not ledger.get(name):
+            raise InputError(f"{path}: has no {name}, so nothing shows that the runs are equal")
+        facts[name] = ledger[name]
+    results = read_results(run.directory, run.config.train.steps)
+    for evaluator in ("shared_positions", "translation"):
+        for name in ("split", "items", "fingerprint"):
+            if name in results.get(evaluator, {}):
+                facts[f"{evaluator}.{name}"] = results[evaluator][name]
+    return facts
+
+
+def _fingerprints(study: Study) -> list[str]:
+    """The fingerprints to compare; a study that declares other data asks for other data."""
+    sections = {name.split(".")[0] for name in study.declared}
+    return [
+        f"{section}_fingerprint" for section in ("data", "tokenizer") if section not in sections
+    ]

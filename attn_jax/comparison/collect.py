@@ -1,0 +1,262 @@
+"""Reads the finished runs of a study into one plain dict, from which the report is rendered."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import combinations
+from math import isfinite, nan
+from pathlib import Path
+from typing import Any
+
+from attn_jax.comparison.arms import Run, check_runs, is_finished
+from attn_jax.comparison.budgets import BUDGETS, describe_budgets
+from attn_jax.comparison.files import read_json, write_whole
+from attn_jax.comparison.runs import Json, Number, read_metrics, read_results
+from attn_jax.comparison.statistics import paired_difference, summarize, verdict
+from attn_jax.config import flatten
+from attn_jax.errors import InputError
+
+MASKS = ("causal", "prefix", "bidirectional")  # from the narrowest view to the widest
+
+OWN_BITS = "shared_positions/own_bits"
+
+# The metrics that answer a study's question: arms are compared pair by pair in these.
+HEADLINES = (OWN_BITS, "translation/exact_match", "translation/bleu", "translation/chrf")
+
+
+BASELINES = ("unigram", "trigram", "copy")  # prefixes of scores that need no model
+
+
+@dataclass(frozen=True)
+class _Arm:
+    """What the runs of one arm left, one entry a seed."""
+
+    runs: list[Run]
+    ledgers: list[Json]
+    results: list[Json]
+    curves: dict[str, list[list[Json]]]  # "train" and "evaluation" -> seed -> lines
+
+
+def collect(runs: list[Run]) -> Json:
+    """Collects the finished runs of one study.
+
+    Returns:
+      A dict ready for JSON. Over arms: `declared` (field -> arm -> value), `budgets` and `metrics`
+      (arm -> name -> summary with `values`, one a seed), `masks` (arm -> bits under each mask),
+      `curves` ("train" and "evaluation" -> name -> arm -> mean, min and max a step),
+      `differences` and `overtakes` between two arms. Of the study: `name`, `question`, `arms`,
+      `seeds`, `matched` and `differ` (budgets in words), `baselines`, `items`, `signatures`,
+      `examples`, `provenance`.
+
+    Raises:
+      InputError: no run is finished, or `check_runs` refuses them.
+    """
+    check_runs(runs)
+    finished = [run for run in runs if is_finished(run)]
+    if not finished:
+        raise InputError("none of the runs is finished, so there is nothing to report")
+    study = finished[0].study
+    arms = {name: _read([run for run in finished if run.arm == name]) for name in study.arms}
+    budgets = {name: _budgets(arm) for name, arm in arms.items()}
+    metrics = {name: _metrics(arm) for name, arm in arms.items()}
+    masks = {name: _masks(arm) for name, arm in arms.items() if _masks(arm)}
+    curves = {"train": _curves(arms, "train"), "evaluation": _curves(arms, "evaluation")}
+    return {
+        "name": study.name,
+        "question": study.question,
+        "arms": list(arms),
+        "seeds": sorted({run.seed for run in finished}),
+        "declared": _declared(arms, study.declared),
+        "budgets": budgets,
+        **describe_budgets(_means(budgets)),
+        "metrics": metrics,
+        "differences": list(_differences(metrics)),
+        "curves": curves,
+        "masks": masks,
+        "overtakes": list(_overtakes(masks, curves["evaluation"].get(OWN_BITS, {}))),
+        **_shared_facts(arms),
+        "examples": _examples(arms),
+        "provenance": _provenance(arms),
+    }
+
+
+def write_comparison(path: Path, collected: dict[str, Json]) -> None:
+    """Writes `{study: collected}` as comparison.json, whole or not at all."""
+    write_whole(path, json.dumps(collected, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def _read(runs: list[Run]) -> _Arm:
+    runs = sorted(runs, key=lambda run: run.seed)
+    logged = [read_metrics(run.directory) for run in runs]
+    return _Arm(
+        runs,
+        [read_json(run.directory / "ledger.json") for run in runs],
+        [read_results(run.directory, run.config.train.steps) for run in runs],
+        {kind: [lines[kind] for lines in logged] for kind in ("train", "evaluation")},
+    )
+
+
+def _over_seeds(values: list[Number]) -> Json:
+    return {"values": values, **summarize(values), "min": min(values), "max": max(values)}
+
+
+def _budgets(arm: _Arm) -> dict[str, Json]:
+    missing = [name for name in (*BUDGETS, "seconds") if any(name not in x for x in arm.ledgers)]
+    if missing:
+        raise InputError(f"{arm.runs[0].directory / 'ledger.json'}: has no {missing[0]}")
+    return {
+        name: _over_seeds([ledger[name] for ledger in arm.ledgers])
+        for name in (*BUDGETS, "seconds")
+    }
+
+
+def _means(budgets: dict[str, dict[str, Json]]) -> dict[str, dict[str, Number]]:
+    return {arm: {name: x["mean"] for name, x in own.items()} for arm, own in budgets.items()}
+
+
+def _metrics(arm: _Arm) -> dict[str, Json]:
+    """Summarizes every number that all seeds of an arm have."""
+    seeds = [dict(_numbers(results)) for results in arm.results]
+    for run, numbers in zip(arm.runs, seeds, strict=True):
+        for name, value in numbers.items():
+            if not isfinite(value):
+                raise InputError(f"run {run}: {name} = {value} is not a finite number")
+    names = [name for name in seeds[0] if all(name in numbers for numbers in seeds)]
+    return {name: _over_seeds([numbers[name] for numbers in seeds]) for name in names}
+
+
+def _numbers(results: Json, prefix: str = "") -> Iterator[tuple[str, Number]]:
+    for name, value in results.items():
+        if isinstance(value, dict):
+            yield from _numbers(value, f"{prefix}{name}/")
+        elif isinstance(value, Number) and not isinstance(value, bool):
+            yield prefix + name, value
+
+
+def _differences(metrics: dict[str, dict[str, Json]]) -> Iterator[Json]:
+    for name in HEADLINES:
+        for a, b in combinations([arm for arm, own in metrics.items() if name in own], 2):
+            found = paired_difference(metrics[a][name]["values"], metrics[b][name]["values"])
+            yield {"metric": name, "a": a, "b": b, **found, "verdict": verdict(found)}
+
+
+def _curves(arms: dict[str, _Arm], kind: str) -> dict[str, dict[str, Json]]:
+    """Returns metric -> arm -> steps with the mean, min and max over seeds."""
+    curves: dict[str, dict[str, Json]] = {}
+    for name, arm in arms.items():
+        seeds = arm.curves[kind]
+        for metric in _logged(seeds[0]):
+            curves.setdefault(metric, {})[name] = _curve(seeds, metric)
+    return curves
+
+
+def _logged(lines: list[Json]) -> list[str]:
+    names = {name: None for line in lines for name in line if isinstance(line[name], Number)}
+    return [name for name in names if name != "step"]
+
+
+def _curve(seeds: list[list[Json]], metric: str) -> Json:
+    """Of one arm: one point a step that every seed has logged."""
+    logged = [
+        {line["step"]: line[metric] for line in lines if isfinite(line.get(metric, nan))}
+        for lines in seeds
+    ]
+    steps = [step for step in logged[0] if all(step in values for values in logged)]
+    points = [[values[step] for values in logged] for step in steps]
+    return {
+        "steps": steps,
+        "mean": [sum(point) / len(point) for point in points],
+        "min": [min(point) for point in points],
+        "max": [max(point) for point in points],
+    }
+
+
+def _masks(arm: _Arm) -> Json:
+    """Bits a token of one arm under every mask, and which of these masks is its own."""
+    shared = [results.get("shared_positions", {}) for results in arm.results]
+    if not all("own_mask" in found for found in shared):
+        return {}
+    measured = [mask for mask in MASKS if all(mask in found for found in shared)]
+    bits = {mask: _over_seeds([found[mask]["bits"] for found in shared]) for mask in measured}
+    return {"own_mask": shared[0]["own_mask"], **bits}
+
+
+def _overtakes(masks: dict[str, Json], curves: dict[str, Json]) -> Iterator[Json]:
+    """For every arm with a wider view: the first step at which it needs fewer bits than another."""
+    views = {name: found["own_mask"] for name, found in masks.items()}
+    for wide, narrow in combinations(sorted(views, key=lambda a: -MASKS.index(views[a])), 2):
+        if views[wide] == views[narrow] or not {wide, narrow} <= curves.keys():
+            continue
+        below = dict(zip(curves[narrow]["steps"], curves[narrow]["mean"], strict=True))
+        points = zip(curves[wide]["steps"], curves[wide]["mean"], strict=True)
+        step = next((step for step, bits in points if bits < below.get(step, bits)), None)
+        yield {"wide": wide, "narrow": narrow, "step": step}
+
+
+def _declared(arms: dict[str, _Arm], declared: tuple[str, ...]) -> Json:
+    flat = {name: flatten(arm.runs[0].config) for name, arm in arms.items()}
+    return {item: {name: flat[name][item] for name in arms} for item in declared}
+
+
+def _shared_facts(arms: dict[str, _Arm]) -> Json:
+    """What every run shares: scores without any model, and how much was scored."""
+    baselines: Json = {}
+    items: Json = {}
+    signatures: Json = {}
+    for arm in arms.values():
+        for evaluator, found in arm.results[0].items():
+            items[evaluator] = found.get("items", items.get(evaluator))
+            baselines |= {k: v for k, v in found.items() if k.split("_")[0] in BASELINES}
+            signatures |= {k: v for k, v in found.items() if k.endswith("_signature")}
+    items = {evaluator: n for evaluator, n in items.items() if n is not None}
+    return {"baselines": baselines, "items": items, "signatures": signatures}
+
+
+def _examples(arms: dict[str, _Arm]) -> Json:
+    """Of the first seed: predictions and translations side by side, and attention by arm."""
+    first = {name: arm.results[0] for name, arm in arms.items()}
+    return {
+        "predictions": _aligned(first, "shared_positions", ("left", "target", "right")),
+        "translations": _aligned(first, "translation", ("source", "reference")),
+        "attention": {name: r["attention"] for name, r in first.items() if "attention" in r},
+    }
+
+
+def _aligned(results: dict[str, Json], evaluator: str, key: tuple[str, ...]) -> list[Json]:
+    """Joins the samples of all arms on the fields in `key`; keeps those that every arm has."""
+    samples = {
+        name: {tuple(sample[k] for k in key): sample for sample in found[evaluator]["samples"]}
+        for name, found in results.items()
+        if "samples" in found.get(evaluator, {})
+    }
+    common = [k for k in next(iter(samples.values()), {}) if all(k in s for s in samples.values())]
+    return [
+        dict(zip(key, values, strict=True))
+        | {"arms": {name: _without(found[values], key) for name, found in samples.items()}}
+        for values in common
+    ]
+
+
+def _without(sample: Json, key: tuple[str, ...]) -> Json:
+    return {name: value for name, value in sample.items() if name not in key}
+
+
+def _provenance(arms: dict[str, _Arm]) -> list[Json]:
+    """Per run: where it ran, from what code, and the command that started it."""
+    return [
+        _origin(run, ledger)
+        for arm in arms.values()
+        for run, ledger in zip(arm.runs, arm.ledgers, strict=True)
+    ]
+
+
+def _origin(run: Run, ledger: Json) -> Json:
+    stored: dict[str, Any] = read_json(run.directory / "config.json")
+    names = ("command", "git_commit", "versions")
+    return {
+        "arm": run.arm,
+        "seed": run.seed,
+        "device": ledger.get("device"),
+        "padding_share": ledger.get("padding_share"),
+        **{name: stored.get(name) for name in names},
+    }

@@ -1,0 +1,158 @@
+"""Figures as SVG text that is pasted into the report: learning curves and attention maps."""
+
+import io
+import re
+from html import escape
+from typing import Any
+
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from attn_jax.comparison.runs import Number
+
+PALETTE = ("#1f6fb2", "#d1582c", "#2f8f5b", "#8657b8", "#b1841c", "#c04a86", "#3b9aa3", "#6b6f76")
+
+INK, FAINT = "#3b434d", "#dfe3e8"
+
+HEAT = LinearSegmentedColormap.from_list("heat", ("#ffffff", "#a9cbe8", "#1f6fb2", "#0c2f55"))
+
+STYLE = {
+    "font.family": "sans-serif",
+    "font.size": 10,
+    "svg.fonttype": "none",  # text stays text: small, sharp, and in the page's own font
+    "axes.edgecolor": FAINT,
+    "axes.labelcolor": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": FAINT,
+    "grid.linewidth": 0.8,
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "xtick.major.size": 0,
+    "ytick.major.size": 0,
+}
+
+Curve = dict[str, list[Number]]
+
+
+def colors(names: list[str]) -> dict[str, str]:
+    """Returns a color for every name, the same in every figure that gets the same dict."""
+    return {name: PALETTE[i % len(PALETTE)] for i, name in enumerate(dict.fromkeys(names))}
+
+
+def curves(
+    by_arm: dict[str, Curve],
+    palette: dict[str, str],
+    label: str,
+    baselines: dict[str, Number] | None = None,
+) -> str:
+    """Draws a line for every arm, with the range over seeds as a band and its name at the end.
+
+    Args:
+      by_arm: arm -> `steps`, `mean`, `min`, `max`.
+      palette: arm -> color.
+      label: what the vertical axis shows.
+      baselines: name -> height of a dashed line.
+
+    Returns:
+      SVG text.
+    """
+    with rc_context(STYLE | {"svg.hashsalt": label}):
+        figure = Figure(figsize=(5.4, 3.2), layout="constrained")
+        axes = figure.subplots()
+        ends = {}
+        for arm, curve in by_arm.items():
+            axes.plot(curve["steps"], curve["mean"], color=palette[arm], linewidth=2)
+            axes.fill_between(
+                curve["steps"], curve["min"], curve["max"], color=palette[arm], alpha=0.18, lw=0
+            )
+            ends[arm] = (curve["mean"][-1], palette[arm])
+        for name, height in (baselines or {}).items():
+            axes.axhline(height, color="#8a929c", linewidth=1.2, linestyle=(0, (4, 3)))
+            ends[name] = (height, "#6a727c")
+        axes.set(xlabel="updates", ylabel=label)
+        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+        axes.margins(x=0)
+        _label_ends(axes, ends)
+        return _svg(figure, f"{label} over updates: {', '.join(by_arm)}")
+
+
+def attention(found: dict[str, Any], title: str) -> str:
+    """Draws one heat map a layer: rows are queries, columns are keys.
+
+    Args:
+      found: `pieces`, T strings, and `layers`, each T x T shares of attention.
+      title: what the figure shows, for readers who cannot see it.
+
+    Returns:
+      SVG text.
+    """
+    pieces = [_visible(piece) for piece in found["pieces"]]
+    layers = found["layers"]
+    columns = min(2, len(layers))
+    rows = -(-len(layers) // columns)
+    with rc_context(STYLE | {"axes.grid": False, "svg.hashsalt": title}):
+        figure = Figure(figsize=(3.4 * columns, 3.5 * rows), layout="constrained")
+        grid = figure.subplots(rows, columns, squeeze=False)
+        for axes in grid.flat[len(layers) :]:
+            axes.set_axis_off()
+        for number, (axes, layer) in enumerate(zip(grid.flat, layers, strict=False), start=1):
+            _heat(axes, np.asarray(layer), pieces)
+            axes.set_title(f"layer {number}", fontsize=10, color=INK, loc="left")
+        return _svg(figure, title)
+
+
+def _heat(axes: Axes, weights: np.ndarray, pieces: list[str]) -> None:
+    axes.imshow(weights, cmap=HEAT, vmin=0, vmax=1, interpolation="none")
+    size = min(9.0, 150 / len(pieces))
+    axes.set_xticks(range(len(pieces)), pieces, rotation=90, fontsize=size)
+    axes.set_yticks(range(len(pieces)), pieces, fontsize=size)
+    axes.spines[:].set_visible(False)
+
+
+def _visible(piece: str) -> str:
+    return piece.strip().replace("$", r"\$") or "␣"
+
+
+def _label_ends(axes: Axes, ends: dict[str, tuple[Number, str]]) -> None:
+    """Writes each name beside the end of its line, pushed apart where they would overlap."""
+    low, high = axes.get_ylim()
+    gap = 0.075 * (high - low)
+    at = low - gap
+    for name, (height, color) in sorted(ends.items(), key=lambda item: item[1][0]):
+        at = max(at + gap, height)
+        axes.annotate(
+            name.replace("$", r"\$"),
+            (1, at),
+            xycoords=("axes fraction", "data"),
+            xytext=(6, 0),
+            textcoords="offset points",
+            va="center",
+            color=color,
+            annotation_clip=False,
+        )
+
+
+def _svg(figure: Figure, title: str) -> str:
+    """Returns the figure as an <svg> element that scales to the width of its box."""
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", metadata={"Date": None}, transparent=True)
+    svg = buffer.getvalue()
+    svg = svg[svg.index("<svg") :]
+    # Left out: what links elsewhere, page-wide style, the page's own font, and unused names.
+    for needless in (
+        r"<metadata>.*?</metadata>",
+        r"<style.*?</style>",
+        r"font-family: [^;]*; ?",
+        r'(?<=<g) id="[\w.]+_\d+"',
+    ):
+        svg = re.sub(needless, "", svg, flags=re.DOTALL)
+    head = f'<svg role="img" aria-label="{escape(title)}"'
+    return re.sub(r' (?:width|height)="[\d.]+pt"', "", svg).replace("<svg", head, 1)

@@ -1,0 +1,137 @@
+"""Renders collected studies as one self-contained HTML page."""
+
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
+
+from attn_jax.comparison import figures, wording
+from attn_jax.comparison.budgets import BUDGETS
+from attn_jax.comparison.collect import MASKS, OWN_BITS
+from attn_jax.comparison.files import write_whole
+from attn_jax.comparison.runs import Json, Number
+
+
+def write_report(path: Path, studies: dict[str, Json]) -> None:
+    """Writes the report of one or several studies: no scripts, nothing fetched from elsewhere.
+
+    Args:
+      path: the HTML file; written whole or not at all.
+      studies: name -> what `collect` returned.
+    """
+    palette = figures.colors([arm for study in studies.values() for arm in study["arms"]])
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters |= {
+        "number": wording.number,
+        "spread": wording.spread,
+        "interval": wording.interval,
+    }
+    template = environment.from_string(_read("report.html.j2"))
+    html = template.render(
+        studies=[_view(name, study, palette) for name, study in studies.items()],
+        style=Markup(_read("report.css")),  # our own file, not data
+        palette=palette,
+        metrics=wording.METRICS,
+        views=wording.VIEWS,
+        masks=MASKS,
+        budgets=BUDGETS,
+    )
+    write_whole(path, html)
+
+
+def _read(name: str) -> str:
+    return files("attn_jax.comparison").joinpath(name).read_text(encoding="utf-8")
+
+
+def _view(name: str, study: Json, palette: dict[str, str]) -> Json:
+    """What the template shows of one study beside its numbers."""
+    return study | {
+        "key": name,
+        "findings": wording.findings(study),
+        "overtaken": [wording.overtake(pair) for pair in study["overtakes"]],
+        "columns": _columns(study),
+        "curves": _curves(study, palette),
+        "shades": _shades(study["masks"]),
+        "shown": _shown_masks(study["masks"]),
+        "attention": _attention(study["examples"]["attention"]),
+        "machine": _machine(study["provenance"]),
+    }
+
+
+def _columns(study: Json) -> list[str]:
+    measured = {name for own in study["metrics"].values() for name in own}
+    return [name for name in wording.METRICS if name in measured]
+
+
+def _curves(study: Json, palette: dict[str, str]) -> Json:
+    """Returns the learning curves by what they show; one that was not logged is left out."""
+    evaluation, baselines = study["curves"]["evaluation"], study["baselines"]
+    counted = {
+        name: baselines[f"{name}_bits"]
+        for name in ("unigram", "trigram")
+        if f"{name}_bits" in baselines
+    }
+    asked = {
+        "training": (study["curves"]["train"].get("loss"), "training loss, nats", {}),
+        "bits": (evaluation.get(OWN_BITS), "bits per token", counted),
+        "exact": (evaluation.get("translation/exact_match"), "exact match, %", {}),
+    }
+    drawn = {}
+    for name, (by_arm, label, lines) in asked.items():
+        logged = {arm: curve for arm, curve in (by_arm or {}).items() if curve["steps"]}
+        if logged:
+            drawn[name] = Markup(figures.curves(logged, palette, label, lines))
+    return drawn
+
+
+def _shown_masks(masks: Json) -> list[str]:
+    return [mask for mask in MASKS if any(mask in own for own in masks.values())]
+
+
+def _shades(masks: Json) -> dict[str, dict[str, str]]:
+    """Returns arm -> mask -> background: the fewer bits, the deeper the green."""
+    bits = {arm: {m: own[m]["mean"] for m in MASKS if m in own} for arm, own in masks.items()}
+    every = [value for own in bits.values() for value in own.values()]
+    if not every:
+        return {}
+    low, high = min(every), max(every)
+    return {
+        arm: {m: _shade((high - value) / ((high - low) or 1)) for m, value in own.items()}
+        for arm, own in bits.items()
+    }
+
+
+def _shade(share: Number) -> str:
+    """Mixes white with a green light enough for dark text."""
+    return "#" + "".join(f"{round(255 + share * (end - 255)):02x}" for end in (0xA6, 0xD8, 0xB5))
+
+
+def _attention(by_arm: Json) -> list[Json]:
+    return [
+        {
+            "arm": arm,
+            "mask": found["mask"],
+            "text": found["text"],
+            "svg": Markup(figures.attention(found, f"attention of {arm}, layer by layer")),
+        }
+        for arm, found in by_arm.items()
+    ]
+
+
+def _machine(provenance: list[Json]) -> dict[str, list[Any]]:
+    """Returns what the runs ran on, each value once."""
+    versions = [
+        ", ".join(f"{name} {version}" for name, version in (run["versions"] or {}).items())
+        for run in provenance
+    ]
+    seen = {
+        "device": [run["device"] for run in provenance],
+        "commit": [run["git_commit"] for run in provenance],
+        "versions": versions,
+        "command": [run["command"] for run in provenance],
+    }
+    return {name: [x for x in dict.fromkeys(values) if x] for name, values in seen.items()}

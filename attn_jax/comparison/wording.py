@@ -1,0 +1,181 @@
+"""Numbers as readers see them, and a study's findings in sentences computed from its numbers."""
+
+from typing import NamedTuple
+
+from attn_jax.comparison.collect import OWN_BITS
+from attn_jax.comparison.runs import Json, Number
+
+
+class Metric(NamedTuple):
+    """How one metric is printed."""
+
+    words: str  # heading of its column
+    digits: int  # after the decimal point
+    ahead: str = ""  # the best arm is 0.2 "..." the next best
+
+
+METRICS = {  # the columns of the key table, in order
+    OWN_BITS: Metric("bits per token, own view", 2, "bits below"),
+    "translation/exact_match": Metric("exact match, %", 1, "points above"),
+    "translation/bleu": Metric("BLEU", 1),
+    "translation/chrf": Metric("chrF", 1),
+    "loss/loss": Metric("loss, nats", 3),
+    "loss/perplexity": Metric("perplexity", 1),
+    "loss/pseudo_perplexity": Metric("pseudo-perplexity", 1),
+}
+
+VIEWS = {  # a mask, as what the predicted token sees
+    "causal": "left side only",
+    "prefix": "left side, read both ways",
+    "bidirectional": "both sides",
+}
+
+_READING = {
+    "causal": "reading only the left side",
+    "prefix": "reading the left side both ways",
+    "bidirectional": "with both sides in view",
+}
+
+
+def number(value: Number, digits: int = 0) -> str:
+    """Returns e.g. "1,234.50" or "−0.20", with a true minus sign."""
+    text = f"{value:,.{digits}f}"
+    return text.replace("-", "−") if float(text.replace(",", "")) else text.lstrip("-")
+
+
+def spread(summary: Json, digits: int) -> str:
+    """Returns the mean over seeds, with ± the standard deviation where there are several."""
+    mean = number(summary["mean"], digits)
+    return mean if summary["sd"] is None else f"{mean} ± {number(summary['sd'], digits)}"
+
+
+def interval(summary: Json, digits: int) -> str:
+    """Returns "low to high", or a dash for one seed."""
+    if summary["low"] is None:
+        return "–"
+    return f"{number(summary['low'], digits)} to {number(summary['high'], digits)}"
+
+
+def findings(study: Json) -> list[str]:
+    """Says in a few sentences what the numbers of a collected study show, and what they do not."""
+    views = {arm: masks["own_mask"] for arm, masks in study["masks"].items()}
+    found = [
+        _own_bits(study),
+        _claim(study, OWN_BITS),
+        *(
+            overtake(pair)
+            for pair in study["overtakes"]
+            if (views[pair["wide"]], views[pair["narrow"]]) == ("bidirectional", "causal")
+        ),
+        _swapped_masks(study),
+        _translations(study),
+        _claim(study, "translation/exact_match"),
+        _losses(study),
+        _matching(study),
+    ]
+    return [sentence for sentence in found if sentence]
+
+
+def overtake(pair: Json) -> str:
+    """Says when, in the mean over seeds, the arm with the wider view got ahead of the other."""
+    fewer = f"needs fewer bits than the {pair['narrow']}"
+    if pair["step"] is None:
+        return f"At no evaluated step the {pair['wide']} {fewer}."
+    return f"The {pair['wide']} first {fewer} at step {pair['step']:,}."
+
+
+def _own_bits(study: Json) -> str:
+    parts = []
+    for arm, masks in study["masks"].items():
+        bits = number(study["metrics"][arm][OWN_BITS]["mean"], 2)
+        parts.append(f"{_READING[masks['own_mask']]} the {arm} needs {bits}")
+    if not parts:
+        return ""
+    parts[0] += " bits per held-out token"
+    return _sentence("; ".join([*parts, *_counted(study["baselines"])]))
+
+
+def _counted(baselines: Json) -> list[str]:
+    return [
+        f"a {name} model needs {number(baselines[f'{name}_bits'], 2)}"
+        for name in ("trigram", "unigram")
+        if f"{name}_bits" in baselines
+    ]
+
+
+def _swapped_masks(study: Json) -> str:
+    other = {"causal": "bidirectional", "bidirectional": "causal"}
+    parts = [
+        f"the {arm} {number(masks[mask]['mean'], 2)} ({VIEWS[mask]})"
+        for arm, masks in study["masks"].items()
+        if (mask := other.get(masks["own_mask"])) in masks
+    ]
+    return f"Under the opposite mask the bits are: {_listed(parts)}." if parts else ""
+
+
+def _translations(study: Json) -> str:
+    parts = [
+        f"{number(own['translation/exact_match']['mean'], 1)} % for the {arm} "
+        f"(BLEU {number(own['translation/bleu']['mean'], 1)})"
+        for arm, own in study["metrics"].items()
+        if "translation/exact_match" in own
+    ]
+    if not parts:
+        return ""
+    copied = study["baselines"].get("copy_bleu")
+    copying = "" if copied is None else f"; copying the source would score BLEU {number(copied, 1)}"
+    return _sentence(f"the share of sentences translated exactly is {_listed(parts)}{copying}")
+
+
+def _claim(study: Json, name: str) -> str:
+    """Compares the best arm with the next best."""
+    means = {arm: own[name]["mean"] for arm, own in study["metrics"].items() if name in own}
+    if len(means) < 2:
+        return ""
+    best, second = sorted(means, key=means.__getitem__, reverse=name != OWN_BITS)[:2]
+    if len(study["seeds"]) == 1:
+        return f"That is one seed, no claim: the {best} is ahead of the {second} in this run."
+    difference = next(
+        x
+        for x in study["differences"]
+        if x["metric"] == name and {x["a"], x["b"]} == {best, second}
+    )
+    return _sentence(_compared(best, second, difference, METRICS[name]))
+
+
+def _compared(best: str, second: str, difference: Json, metric: Metric) -> str:
+    digits = metric.digits + 1
+    seeds = f"over {difference['n']} paired seeds"
+    ends = sorted(abs(difference[end]) for end in ("low", "high"))
+    if difference["verdict"] == "not told apart":
+        # The interval holds 0: the smaller end lies on the other side of it.
+        reach = f"from {number(-ends[0], digits)} to {number(ends[1], digits)}"
+        return f"{seeds} the {best} and the {second} are not told apart (95 % interval {reach})"
+    gap = f"{number(abs(difference['mean']), digits)} {metric.ahead}"
+    reach = f"{number(ends[0], digits)} to {number(ends[1], digits)}"
+    return f"{seeds} the {best} is {gap} the {second} (95 % interval {reach})"
+
+
+def _losses(study: Json) -> str:
+    """Only for a study that measures nothing else."""
+    if study["differences"] or study["masks"]:
+        return ""
+    losses = {arm: own.get("loss/loss") for arm, own in study["metrics"].items()}
+    parts = [f"{number(loss['mean'], 3)} for the {arm}" for arm, loss in losses.items() if loss]
+    return f"The loss in nats, of each arm's own objective, is {_listed(parts)}." if parts else ""
+
+
+def _matching(study: Json) -> str:
+    if len(study["arms"]) < 2:
+        return ""
+    matched = f"matched in {_listed(study['matched'])}" if study["matched"] else ""
+    differ = f"not in {_listed(study['differ'])}" if study["differ"] else ""
+    return _sentence(f"the arms are {', '.join(part for part in (matched, differ) if part)}")
+
+
+def _listed(words: list[str]) -> str:
+    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."

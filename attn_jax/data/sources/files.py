@@ -1,0 +1,95 @@
+"""Reads text files of the user's, with errors that say which file and line is wrong."""
+
+import gzip
+import hashlib
+import zlib
+from pathlib import Path
+from typing import TypeVar
+
+from attn_jax.config import DataConfig
+from attn_jax.data.sources.source import SPLITS
+from attn_jax.errors import InputError
+
+_HELD_OUT = 50  # without files for it, one record in so many is held out for a split
+
+Record = TypeVar("Record")
+
+
+def paths_of(config: DataConfig, split: str) -> list[Path]:
+    """Returns the paths in `data.<split>_files`.
+
+    Raises:
+      InputError: if one of them is no file, or is empty.
+    """
+    field = f"{split}_files"
+    names = [name.strip() for name in getattr(config, field).split(",") if name.strip()]
+    paths = [Path(name).expanduser() for name in names]
+    for path in paths:
+        if not path.exists():
+            raise InputError(f"data.{field}: {path}: no such file")
+        if path.is_dir():
+            raise InputError(f"data.{field}: {path}: is a directory, expected a file")
+    if split == "train" and not paths:
+        raise InputError(f"data.{field} is empty: data.name = {config.name!r} needs files")
+    return paths
+
+
+def contents_digest(config: DataConfig) -> str:
+    """Returns a hex digest of the bytes of all files and of which split each is for."""
+    total = hashlib.sha256()
+    for split in SPLITS:
+        for path in paths_of(config, split):
+            total.update(split.encode())
+            with open(path, "rb") as file:
+                total.update(hashlib.file_digest(file, "sha256").digest())
+    return total.hexdigest()[:16]
+
+
+def read_text(path: Path) -> str:
+    r"""Returns the text of a plain or .gz file, lines ended by "\n", without a byte-order mark.
+
+    Raises:
+      InputError: if it is empty, not UTF-8 (with the line), or damaged.
+    """
+    try:
+        data = path.read_bytes()
+        data = gzip.decompress(data) if path.suffix == ".gz" else data
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise InputError(f"{path}: damaged .gz file: {error}") from error
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise InputError(f"{path}: line {line}: not UTF-8") from error
+    if not text.strip():
+        raise InputError(f"{path}: the file is empty")
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def held_out(records: dict[str, list[Record]]) -> dict[str, list[Record]]:
+    """Fills the splits that have no records with training records, which training then lacks.
+
+    Of every 50 training records the last goes to validation and the one before it to test.
+    """
+    places = {"validation": _HELD_OUT - 1, "test": _HELD_OUT - 2}
+    taken = {split: place for split, place in places.items() if not records[split]}
+    train = records["train"]
+    rest = [each for i, each in enumerate(train) if i % _HELD_OUT not in taken.values()]
+    return {**records, "train": rest} | {s: train[place::_HELD_OUT] for s, place in taken.items()}
+
+
+def check_splits(splits: dict[str, list[Record]]) -> dict[str, list[Record]]:
+    """Returns the splits that have records: training and validation always, test maybe.
+
+    Raises:
+      InputError: if training or validation has none.
+    """
+    for split in ("train", "validation"):
+        if not splits[split]:
+            raise InputError(
+                f"data.{split}_files: no records for {split}; without files of their own, "
+                f"validation and test take 1 of {_HELD_OUT} records of data.train_files each"
+            )
+    return {split: records for split, records in splits.items() if records}

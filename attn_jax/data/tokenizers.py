@@ -1,0 +1,291 @@
+"""Tokenizers: byte, character, pre-split words and sentencepiece behind one small interface.
+
+Special ids are data of a tokenizer, never constants: a byte tokenizer pads with 256.
+"""
+
+import base64
+import hashlib
+import json
+import os
+import tempfile
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, astuple, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from attn_jax.config import TokenizerConfig
+from attn_jax.errors import InputError
+
+FILE = "tokenizer.json"
+UNKNOWN = "⁇"  # what an unknown token decodes to
+
+
+@dataclass(frozen=True)
+class Specials:
+    """Ids that stand for no text, apart from `unk`, which stands for any text unseen."""
+
+    pad: int
+    bos: int
+    eos: int
+    mask: int
+    sep: int
+    unk: int
+
+    @classmethod
+    def starting_at(cls, first: int) -> "Specials":
+        """Returns six ids in a row."""
+        return cls(*range(first, first + 6))
+
+
+class Tokenizer(ABC):
+    """Text to ids and back."""
+
+    name: ClassVar[str]  # as in `tokenizer.name`
+    specials: Specials
+    vocab_size: int
+
+    @abstractmethod
+    def encode(self, text: str) -> list[int]:
+        """Returns the ids of `text`; special ids are neither added nor parsed from it."""
+
+    @abstractmethod
+    def _decode(self, ids: list[int]) -> str:
+        """Returns the text of ids, of which only `unk` may be special."""
+
+    @abstractmethod
+    def _piece(self, token: int) -> str:
+        """Returns the text of an ordinary token, for people to read."""
+
+    @abstractmethod
+    def _num_bytes(self, token: int) -> int:
+        """Returns how many bytes of UTF-8 an ordinary token stands for."""
+
+    @abstractmethod
+    def state(self) -> dict[str, Any]:
+        """Returns what the constructor takes, ready for JSON."""
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """Returns `[encode(text) for text in texts]`, maybe faster."""
+        return [self.encode(text) for text in texts]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Returns the text of `ids`; special ids are dropped, unknown tokens become "⁇"."""
+        dropped = set(astuple(self.specials)) - {self.specials.unk}
+        return self._decode([int(i) for i in ids if int(i) not in dropped])
+
+    def piece(self, token: int) -> str:
+        """Returns one token readably: its text, or its name such as "<bos>"."""
+        names = {i: f"<{name}>" for name, i in asdict(self.specials).items()}
+        return names.get(int(token)) or self._piece(int(token))
+
+    def token_bytes(self) -> np.ndarray:
+        """Returns int32 [V]: bytes of UTF-8 that each token adds to a text, 0 for specials."""
+        special = set(astuple(self.specials))
+        sizes = [0 if i in special else self._num_bytes(i) for i in range(self.vocab_size)]
+        return np.array(sizes, np.int32)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Hex digest; equal for tokenizers that treat every text alike."""
+        return hashlib.sha256(self._json().encode()).hexdigest()[:16]
+
+    def save(self, directory: str | os.PathLike) -> None:
+        """Writes `tokenizer.json` into `directory`, whole or not at all."""
+        directory = Path(directory)
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=directory, delete=False) as file:
+            file.write(self._json())
+        os.replace(file.name, directory / FILE)
+
+    def _json(self) -> str:
+        return json.dumps({"name": self.name, **self.state()})
+
+
+class ByteTokenizer(Tokenizer):
+    """UTF-8 bytes are ids 0..255; the specials follow."""
+
+    name = "byte"
+    specials = Specials.starting_at(256)
+    vocab_size = 262
+
+    def encode(self, text: str) -> list[int]:
+        """Returns the bytes of `text`."""
+        return list(text.encode())
+
+    def _decode(self, ids: list[int]) -> str:
+        unknown = UNKNOWN.encode()
+        return b"".join(bytes([i]) if i < 256 else unknown for i in ids).decode(errors="replace")
+
+    def _piece(self, token: int) -> str:
+        return chr(token) if 32 <= token < 127 else f"<0x{token:02X}>"
+
+    def _num_bytes(self, token: int) -> int:
+        return 1
+
+    def state(self) -> dict[str, Any]:
+        """Returns nothing: all byte tokenizers are alike."""
+        return {}
+
+
+class _TableTokenizer(Tokenizer):
+    """Looks whole units of text up in a table; the specials come first."""
+
+    specials = Specials.starting_at(0)
+
+    def __init__(self, pieces: Sequence[str]) -> None:
+        self._first = len(astuple(self.specials))
+        self._pieces = list(pieces)
+        self._ids = {piece: i for i, piece in enumerate(pieces, self._first)}
+        self.vocab_size = self._first + len(pieces)
+
+    def _lookup(self, units: Iterable[str]) -> list[int]:
+        return [self._ids.get(unit, self.specials.unk) for unit in units]
+
+    def _piece(self, token: int) -> str:
+        return self._pieces[token - self._first]
+
+    def _texts(self, ids: Iterable[int]) -> list[str]:
+        return [UNKNOWN if i == self.specials.unk else self._piece(i) for i in ids]
+
+    def state(self) -> dict[str, Any]:
+        """Returns the table."""
+        return {"pieces": self._pieces}
+
+
+class CharTokenizer(_TableTokenizer):
+    """One token per character that the training text has."""
+
+    name = "char"
+
+    def encode(self, text: str) -> list[int]:
+        """Returns one id per character."""
+        return self._lookup(text)
+
+    def _decode(self, ids: list[int]) -> str:
+        return "".join(self._texts(ids))
+
+    def _num_bytes(self, token: int) -> int:
+        return len(self._piece(token).encode())
+
+    @classmethod
+    def train(cls, texts: Iterable[str]) -> "CharTokenizer":
+        """Collects the characters of `texts`."""
+        seen: set[str] = set()
+        for text in texts:
+            seen.update(text)
+        return cls(sorted(seen))
+
+
+class WhitespaceTokenizer(_TableTokenizer):
+    """Words between spaces, for text that is split already, such as BPE files with "@@ " marks."""
+
+    name = "whitespace"
+
+    def encode(self, text: str) -> list[int]:
+        """Returns one id per word."""
+        return self._lookup(text.split())
+
+    def _decode(self, ids: list[int]) -> str:
+        return f"{' '.join(self._texts(ids))} ".replace("@@ ", "").rstrip(" ")
+
+    def _num_bytes(self, token: int) -> int:
+        piece = self._piece(token)
+        return len(piece.removesuffix("@@").encode()) + (not piece.endswith("@@"))
+
+    @classmethod
+    def train(cls, texts: Iterable[str], vocab_size: int) -> "WhitespaceTokenizer":
+        """Keeps the most frequent words of `texts`, at most `vocab_size` with the specials."""
+        counts = Counter(word for text in texts for word in text.split())
+        # Equal counts go by spelling, so that the order of the texts plays no part.
+        ranked = sorted(counts, key=lambda word: (-counts[word], word))
+        return cls(ranked[: vocab_size - len(astuple(cls.specials))])
+
+
+class SentencePieceTokenizer(Tokenizer):
+    """A sentencepiece model that gives every text of known characters back as it was.
+
+    Kudo and Richardson (2018), https://arxiv.org/abs/1808.06226.
+    """
+
+    name = "sentencepiece"
+    specials = Specials.starting_at(0)
+
+    def __init__(self, model: str) -> None:
+        import sentencepiece
+
+        self._model = model  # in base64
+        self._processor = sentencepiece.SentencePieceProcessor(
+            model_proto=base64.b64decode(model, validate=True)
+        )
+        self.vocab_size = self._processor.vocab_size()
+
+    def encode(self, text: str) -> list[int]:
+        """Returns the most probable segmentation."""
+        return self._processor.encode(text)
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """Encodes in several threads."""
+        return self._processor.encode(list(texts))
+
+    def _decode(self, ids: list[int]) -> str:
+        return self._processor.decode(ids)
+
+    def _piece(self, token: int) -> str:
+        return self._processor.id_to_piece(token).replace("▁", " ")
+
+    def _num_bytes(self, token: int) -> int:
+        return len(self._piece(token).encode())
+
+    def state(self) -> dict[str, Any]:
+        """Returns the model file in base64."""
+        return {"model": self._model}
+
+    @classmethod
+    def train(cls, texts: Iterable[str], config: TokenizerConfig) -> "SentencePieceTokenizer":
+        """Trains a unigram model."""
+        from attn_jax.data.sentencepiece_training import train_model
+
+        model = train_model(texts, config, cls.specials)
+        return cls(base64.b64encode(model).decode())
+
+
+_KINDS: dict[str, type[Tokenizer]] = {
+    kind.name: kind
+    for kind in (ByteTokenizer, CharTokenizer, WhitespaceTokenizer, SentencePieceTokenizer)
+}
+
+
+def train_tokenizer(config: TokenizerConfig, texts: Iterable[str]) -> Tokenizer:
+    """Trains the tokenizer that `config` names; the same texts give the same tokenizer.
+
+    Raises:
+      InputError: if `tokenizer.vocab_size` is more, or less, than the texts allow.
+    """
+    if config.name == "byte":
+        return ByteTokenizer()
+    if config.name == "char":
+        return CharTokenizer.train(texts)
+    if config.name == "whitespace":
+        return WhitespaceTokenizer.train(texts, config.vocab_size)
+    return SentencePieceTokenizer.train(texts, config)
+
+
+def load_tokenizer(directory: str | os.PathLike) -> Tokenizer:
+    """Reads what `Tokenizer.save` wrote.
+
+    Raises:
+      InputError: if the file is missing or damaged.
+    """
+    path = Path(directory) / FILE
+    try:
+        state = json.loads(path.read_text())
+        return _KINDS[state.pop("name")](**state)
+    except OSError as error:
+        raise InputError(f"{path}: cannot read the tokenizer: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
+        raise InputError(f"{path}: not a saved tokenizer") from error

@@ -1,0 +1,64 @@
+"""Runs the evaluators that a config names."""
+
+from typing import Any
+
+from flax import nnx
+
+from attn_jax.analysis.attention_maps import AttentionMaps
+from attn_jax.config import Config
+from attn_jax.data.pipeline import Dataset
+from attn_jax.errors import InputError
+from attn_jax.evaluation.evaluator import Evaluator, Subject
+from attn_jax.evaluation.loss import Loss
+from attn_jax.evaluation.shared_positions import SharedPositions
+from attn_jax.evaluation.translation import TranslationQuality
+from attn_jax.objectives import Objective
+
+EVALUATORS: dict[str, type[Evaluator]] = {
+    "loss": Loss,
+    "shared_positions": SharedPositions,
+    "translation": TranslationQuality,
+    "attention": AttentionMaps,
+}
+
+
+class Evaluation:
+    """The evaluators of a run, made once so that nothing compiles twice."""
+
+    def __init__(self, config: Config, dataset: Dataset, objective: Objective, graph: nnx.GraphDef):
+        """Makes the evaluators.
+
+        Raises:
+          InputError: an evaluator does not fit the data.
+        """
+        self._config = config.eval
+        subject = Subject(config, dataset, objective, graph)
+        names = {*config.eval.evaluators.split(","), *config.eval.curve.split(",")}
+        for name in sorted(names):
+            if objective.kind not in EVALUATORS[name].kinds:
+                raise InputError(
+                    f"eval.evaluators: {name!r} needs {' or '.join(EVALUATORS[name].kinds)} data, "
+                    f"and data.name = {config.data.name!r} is {objective.kind} data"
+                )
+        self._evaluators = {name: EVALUATORS[name](subject) for name in names}
+
+    def run(self, params: dict) -> dict[str, dict[str, Any]]:
+        """Returns `{evaluator: results}` of all of `eval.evaluators`."""
+        names = self._config.evaluators.split(",")
+        return {name: self._evaluators[name].run(params) for name in names}
+
+    def curve(self, params: dict) -> dict[str, float]:
+        """Returns the numbers of `eval.curve`, named `evaluator/key`."""
+        names = self._config.curve.split(",")
+        return flat_numbers({name: self._evaluators[name].run(params) for name in names})
+
+
+def flat_numbers(results: dict[str, Any], prefix: str = "") -> dict[str, float]:
+    """Returns the numbers in nested dicts, their keys joined by `/`; leaves out anything else."""
+    flat: dict[str, float] = {}
+    for name, value in results.items():
+        if isinstance(value, dict):
+            flat |= flat_numbers(value, f"{prefix}{name}/")
+        elif isinstance(value, int | float):
+            flat[prefix + name] = value
+    return flat

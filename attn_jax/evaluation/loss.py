@@ -1,0 +1,77 @@
+"""Loss, perplexity, bits per byte and accuracy of the run's own objective."""
+
+import math
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array
+
+from attn_jax.evaluation.evaluator import Subject
+from attn_jax.models.tokens import Pair, Tokens
+from attn_jax.objectives import Objective
+from attn_jax.objectives.losses import token_losses
+
+
+class Loss:
+    """Mean negative log-likelihood over the targets of a held-out split.
+
+    A masked model's is not a likelihood of the text, so its exponential is named
+    `pseudo_perplexity`.
+    """
+
+    kinds = ("text", "pair")
+
+    def __init__(self, subject: Subject):
+        self._subject = subject
+        self._token_bytes = jnp.asarray(subject.dataset.tokenizer.token_bytes())
+
+    def run(self, params: dict) -> dict[str, Any]:
+        """Returns loss (nats a target) with its standard error, and what follows from it."""
+        subject, split = self._subject, self._subject.config.eval.split
+        rows: list[dict[str, np.ndarray]] = []
+        items = 0
+        batches = subject.dataset.eval_batches(split, subject.config.eval.max_items)
+        for number, (found, text) in enumerate(batches):
+            key = jax.random.fold_in(jax.random.key(0), number)
+            args = (params, text, key, self._token_bytes)
+            rows.append(jax.device_get(_row_sums(subject.graph, subject.objective, *args)))
+            items += int(np.count_nonzero(np.asarray(found) >= 0))
+        sums = {name: np.concatenate([row[name] for row in rows]).astype(float) for name in rows[0]}
+        return {"split": split, "mask": subject.objective.mask, "items": items} | self._means(sums)
+
+    def _means(self, sums: dict[str, np.ndarray]) -> dict[str, float]:
+        nll, weight = sums["nll"].sum(), sums["weight"].sum()
+        loss = nll / weight
+        # Of a ratio of sums over rows, since the targets of one row are not independent.
+        spread = np.sqrt(np.sum((sums["nll"] - loss * sums["weight"]) ** 2)) / weight
+        masked = self._subject.objective.mask == "bidirectional"
+        return {
+            "loss": float(loss),
+            "loss_stderr": float(spread),
+            "pseudo_perplexity" if masked else "perplexity": math.exp(min(loss, 700)),
+            "bits_per_byte": float(nll / math.log(2) / sums["bytes"].sum()),
+            "accuracy": float(sums["correct"].sum() / weight),
+        }
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _row_sums(
+    graph: nnx.GraphDef,
+    objective: Objective,
+    params: dict,
+    text: Tokens | Pair,
+    key: Array,
+    token_bytes: Array,
+) -> dict[str, Array]:
+    losses = token_losses(nnx.merge(graph, params), batch := objective(text, key))
+    values = {
+        "nll": losses.nll,
+        "correct": losses.correct,
+        "bytes": token_bytes[batch.targets],
+        "weight": jnp.ones_like(losses.nll),
+    }
+    return {name: jnp.sum(value * losses.weights, axis=1) for name, value in values.items()}

@@ -1,0 +1,53 @@
+"""Files that are read whole and written whole."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from attn_jax.errors import InputError
+
+
+def read_text(path: Path) -> str:
+    """Returns the text of a file; raises InputError where it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Returns the object in a JSON file; raises InputError for a missing or a broken file."""
+    try:
+        value = json.loads(read_text(path))
+    except ValueError as error:
+        raise InputError(f"{path}: not valid JSON ({error})") from error
+    if not isinstance(value, dict):
+        raise InputError(f"{path}: expected a JSON object, not {type(value).__name__}")
+    return value
+
+
+def read_json_lines(path: Path) -> list[dict[str, Any]]:
+    """Returns the objects of a JSON-lines file, none if there is no file.
+
+    A last line that a crash cut short is left out.
+    """
+    lines = read_text(path).splitlines() if path.exists() else []
+    objects = []
+    for number, line in enumerate(lines, 1):
+        try:
+            objects.append(json.loads(line))
+        except ValueError as error:
+            if number < len(lines):
+                raise InputError(f"{path}:{number}: not valid JSON ({error})") from error
+    return objects
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Writes a file so that a reader finds the old text or the new one, never a part."""
+    partial = path.with_name(f"{path.name}.partial")
+    try:
+        partial.write_text(text, encoding="utf-8")
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)

@@ -1,0 +1,118 @@
+"""What all runners share: flags, one-line errors, exit status 0, 1 or 2."""
+
+import importlib.util
+import logging
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from absl import app, flags
+from absl import logging as absl_logging
+
+from attn_jax.config import Section, flatten
+from attn_jax.errors import InputError, WorkError, nearest
+
+
+def run(main: Callable[[], None]) -> None:
+    """Parses the flags of a runner and calls its `main`.
+
+    Exit status: 0 on success; 2, with one line on stderr, for wrong flags, config or input; 1, with
+    a line that says what was saved, when the work itself fails.
+    """
+    absl_logging.set_verbosity(absl_logging.ERROR)
+    logging.getLogger().setLevel(logging.ERROR)
+    app.run(lambda _: _guard(main), flags_parser=_parse_flags)
+
+
+def config_value(flag: flags.FlagHolder) -> Any:
+    """Returns the config of a `config_flags` flag.
+
+    Raises:
+      InputError: the file is missing, or does not return a config.
+    """
+    if not isinstance(flag.value, Section):
+        path = flags.FLAGS["config"].config_filename
+        raise InputError(f"config = {path!r}: {_load_problem(path)}")
+    return flag.value
+
+
+def _guard(main: Callable[[], None]) -> None:
+    _use_compilation_cache()
+    try:
+        main()
+    except InputError as error:
+        _exit(2, error)
+    except WorkError as error:
+        _exit(1, error)
+    except OSError as error:
+        _exit(1, f"{error}; files already written are whole, and the same command goes on")
+
+
+def _use_compilation_cache() -> None:
+    """Keeps compiled programs in $JAX_COMPILATION_CACHE_DIR, else in ~/.cache/attn_jax."""
+    if not jax.config.jax_compilation_cache_dir:
+        home = os.path.join(os.path.expanduser("~"), ".cache", "attn_jax")
+        jax.config.update("jax_compilation_cache_dir", home)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+
+
+def _exit(status: int, message: object) -> None:
+    print(f"error: {message}", file=sys.stderr)
+    sys.exit(status)
+
+
+def _parse_flags(argv: list[str]) -> list[str]:
+    try:
+        rest = flags.FLAGS(argv)
+    except (flags.Error, KeyError, ValueError, TypeError, AttributeError) as error:
+        _exit(2, _explain(argv, error))
+    if len(rest) > 1:
+        _exit(2, f"{rest[1]!r} is not a flag; flags look like --name=value")
+    return rest
+
+
+def _explain(argv: list[str], error: Exception) -> str:
+    """Returns one line that says which flag is wrong, what it is, and what is allowed."""
+    given = [arg.lstrip("-") for arg in argv[1:] if arg.startswith("-")]
+    for path in (arg.partition("=")[2] for arg in given if arg.startswith("config=")):
+        config, problem = _load(path)
+        if problem:
+            return f"config = {path!r}: {problem}"
+        fields = flatten(config)
+        for name, _, value in (arg[7:].partition("=") for arg in given if arg[:7] == "config."):
+            if name not in fields:
+                return f"unknown config field {name!r}{nearest(name, fields)}"
+            kind = type(fields[name])
+            if not _parses(kind, value):
+                return f"{name} = {value!r}: expected {kind.__name__}"
+    return str(error).splitlines()[0]
+
+
+def _parses(kind: type, value: str) -> bool:
+    if kind is bool:
+        return value.lower() in ("true", "false", "1", "0", "t", "f", "")
+    try:
+        kind(value)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _load_problem(path: str) -> str:
+    return _load(path)[1] or "get_config() does not return a config"
+
+
+def _load(path: str) -> tuple[Any, str]:
+    """Returns the config of a file and an empty string, or None and what is wrong."""
+    if not os.path.isfile(path):
+        there = sorted(f for f in os.listdir("configs") if f.endswith(".py") and f[0] != "_")
+        return None, f"no such file{nearest(os.path.basename(path), there)}"
+    try:
+        spec = importlib.util.spec_from_file_location("config", path)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module.get_config(), ""
+    except Exception as error:  # whatever the user's file raises
+        return None, f"{type(error).__name__}: {error}"

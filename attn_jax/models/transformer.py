@@ -1,0 +1,226 @@
+"""Encoder, Decoder and EncoderDecoder: the same blocks under different fields."""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int
+
+from attn_jax.config import ModelConfig
+from attn_jax.errors import InputError
+from attn_jax.models.cache import Cache, Memory, empty_tokens
+from attn_jax.models.layers import Block, dropout, make_norm
+from attn_jax.models.positions import rotation, sinusoidal
+from attn_jax.models.tokens import Tokens
+
+
+class Stack(nnx.Module):
+    """Positions, blocks and, for pre-norm, a last norm."""
+
+    def __init__(self, config: ModelConfig, *, cross: bool = False, rngs: nnx.Rngs):
+        self.config = config
+        if config.positions == "learned":
+            init = nnx.initializers.normal(config.d_model**-0.5)
+            table = init(rngs.params(), (config.max_length, config.d_model), jnp.float32)
+            self.positions = nnx.Param(table)
+        self.blocks = nnx.List(
+            [Block(config, cross=cross, rngs=rngs) for _ in range(config.num_layers)]
+        )
+        self.last_norm = make_norm(config, rngs) if config.norm_position == "pre" else None
+
+    def __call__(
+        self,
+        x_BTD: Float[Array, "B T D"],
+        tokens: Tokens,
+        *,
+        memory: Memory | None = None,
+        cache: Cache | None = None,
+        key: Array | None = None,
+        capture: list | None = None,
+    ) -> tuple[Float[Array, "B T D"], Cache | None]:
+        """Turns embedded tokens into hidden states; arguments as in `Block`."""
+        B, T, D = x_BTD.shape
+        keys = (None,) * (len(self.blocks) + 1)
+        if key is not None:
+            keys = jax.random.split(key, len(self.blocks) + 1)
+        x_BTD = self._add_positions(x_BTD, tokens).astype(self.config.dtype)
+        # [N, D] from here on: with three axes XLA's CPU back-end transposes every weight gradient.
+        x_ND = dropout(x_BTD.reshape(B * T, D), self.config.dropout, keys[-1])
+        shared = {"memory": memory, "cache": cache, "capture": capture}
+        if self.config.positions == "rotary":
+            shared["rotation"] = rotation(tokens.positions, D // self.config.num_heads)
+        layers = []
+        for i, block in enumerate(self.blocks):
+            x_ND, layer_kv = block(x_ND, tokens, i, key=keys[i], **shared)
+            layers.append(layer_kv)
+        if self.last_norm is not None:
+            x_ND = self.last_norm(x_ND)
+        cache = cache.advance(tuple(layers), T) if cache is not None else None
+        return x_ND.reshape(B, T, D), cache
+
+    def _add_positions(self, x_BTD: Array, tokens: Tokens) -> Array:
+        if self.config.positions == "sinusoidal":
+            return x_BTD + sinusoidal(tokens.positions, self.config.d_model)
+        if self.config.positions == "learned":
+            check_length(self.config, tokens.ids.shape[1])
+            return x_BTD + self.positions[...][tokens.positions]
+        return x_BTD
+
+
+def check_length(config: ModelConfig, length: int) -> None:
+    """Raises InputError if a sequence would run off the learned position table."""
+    if config.positions == "learned" and length > config.max_length:
+        raise InputError(
+            f"a sequence of {length} tokens is longer than the learned position table, "
+            f"model.max_length = {config.max_length}"
+        )
+
+
+class Transformer(nnx.Module):
+    """What all three architectures share: one embedding, and the verbs that callers use.
+
+    model(tokens, source) -> hidden states;  logits(hidden);  start(...) -> Cache;
+    step(tokens, cache) -> hidden states and cache. Callers never ask which architecture it is.
+    """
+
+    def __init__(self, config: ModelConfig, vocab_size: int, rngs: nnx.Rngs):
+        self.config = config
+        # Scaled by sqrt(D) on the way in and used as it is on the way out (tied), the table gives
+        # unit-size embeddings and unit-size logits.
+        init = nnx.initializers.normal(config.d_model**-0.5)
+        table = init(rngs.params(), (vocab_size, config.d_model), jnp.float32)
+        self.embedding = nnx.Param(table)
+
+    def embed(self, ids: Int[Array, "B T"]) -> Float[Array, "B T D"]:
+        """Returns unit-size embeddings in float32."""
+        return self.embedding[...][ids] * self.config.d_model**0.5
+
+    def logits(self, hidden: Float[Array, "*batch D"]) -> Float[Array, "*batch V"]:
+        """Returns float32 scores of every vocabulary entry."""
+        table_VD = self.embedding[...].astype(hidden.dtype)
+        return jnp.matmul(hidden, table_VD.T, preferred_element_type=jnp.float32)
+
+    def start(self, batch: int, capacity: int, source: Tokens | None = None) -> Cache:
+        """Returns an empty cache of `capacity` slots a row; a source is encoded once, here.
+
+        Raises:
+          InputError: the learned position table is shorter than `capacity`.
+        """
+        check_length(self.config, capacity)
+        c = self.config
+        shape = (batch, c.num_kv_heads or c.num_heads, capacity, c.d_model // c.num_heads)
+        layer = (jnp.zeros(shape, c.dtype), jnp.zeros(shape, c.dtype))
+        tokens = empty_tokens(batch, capacity)
+        memory = self.encode(source) if source is not None else None
+        return Cache(tokens, jnp.int32(0), (layer,) * c.num_layers, memory)
+
+    def encode(self, source: Tokens, **options) -> Memory | None:
+        """Returns the source as the decoder sees it; None where there is no cross-attention."""
+        return None
+
+    @staticmethod
+    def fill_blocks(tokens: Tokens) -> Tokens:
+        """Sets the architecture's own mask, here causal, where the tokens leave it open."""
+        return tokens if tokens.blocks is not None else tokens.causal()
+
+
+class SingleStack(Transformer):
+    """What Encoder and Decoder share, which is everything but the mask of open `blocks`."""
+
+    def __init__(self, config: ModelConfig, vocab_size: int, rngs: nnx.Rngs):
+        super().__init__(config, vocab_size, rngs)
+        self.stack = Stack(config, rngs=rngs)
+
+    def __call__(
+        self,
+        tokens: Tokens,
+        source: Tokens | None = None,
+        *,
+        key: Array | None = None,
+        capture: list | None = None,
+    ) -> Float[Array, "B T D"]:
+        """Returns hidden states.
+
+        Args:
+          tokens: [B, T]; their `blocks`, if set, overrule the architecture's own mask.
+          source: not used by a single stack.
+          key: of the dropout; None turns it off.
+          capture: a list that each layer's attention weights, [B, H, T, T], are appended to.
+        """
+        tokens = self.fill_blocks(tokens)
+        return self.stack(self.embed(tokens.ids), tokens, key=key, capture=capture)[0]
+
+    def step(self, tokens: Tokens, cache: Cache) -> tuple[Float[Array, "B T D"], Cache]:
+        """Reads `tokens` [B, T] after all that the cache holds; returns their hidden states.
+
+        The caller sees to it that T more slots are free.
+        """
+        tokens = self.fill_blocks(tokens)
+        cache = cache.write_tokens(tokens)
+        return self.stack(self.embed(tokens.ids), tokens, cache=cache)
+
+
+class Encoder(SingleStack):
+    """A stack in which every token sees both sides (BERT), unless its `blocks` say otherwise."""
+
+    @staticmethod
+    def fill_blocks(tokens: Tokens) -> Tokens:
+        """Makes tokens bidirectional where their `blocks` are open."""
+        return tokens if tokens.blocks is not None else tokens.bidirectional()
+
+
+class Decoder(SingleStack):
+    """A stack in which tokens see themselves and their left (GPT), unless `blocks` say otherwise.
+
+    Its parameters are those of an Encoder, one for one: weights move from one to the other.
+    """
+
+
+class EncoderDecoder(Transformer):
+    """A bidirectional encoder, and a causal decoder with cross-attention to its output."""
+
+    def __init__(self, config: ModelConfig, vocab_size: int, rngs: nnx.Rngs):
+        super().__init__(config, vocab_size, rngs)
+        self.encoder = Stack(config, rngs=rngs)
+        self.decoder = Stack(config, cross=True, rngs=rngs)
+
+    def __call__(
+        self,
+        tokens: Tokens,
+        source: Tokens | None = None,
+        *,
+        key: Array | None = None,
+        capture: list | None = None,
+    ) -> Float[Array, "B T D"]:
+        """Returns hidden states of the target `tokens` [B, T] given the `source` [B, S].
+
+        `capture` receives the weights of each decoder layer, self- before cross-attention; the
+        encoder's are captured by `encode`.
+        """
+        encoder_key, decoder_key = (None, None) if key is None else jax.random.split(key)
+        memory = self.encode(source, key=encoder_key)
+        tokens = self.fill_blocks(tokens)
+        x_BTD = self.embed(tokens.ids)
+        return self.decoder(x_BTD, tokens, memory=memory, key=decoder_key, capture=capture)[0]
+
+    def encode(self, source: Tokens, **options) -> Memory:
+        """Returns the source's keys and values for every decoder layer; options as in `Stack`."""
+        source = source.bidirectional()
+        hidden_BSD, _ = self.encoder(self.embed(source.ids), source, **options)
+        B, S, D = hidden_BSD.shape
+        x_ND = hidden_BSD.reshape(B * S, D)
+        layers = tuple(b.cross.memory_projections(x_ND, B) for b in self.decoder.blocks)
+        return Memory(source, layers)
+
+    def step(self, tokens: Tokens, cache: Cache) -> tuple[Float[Array, "B T D"], Cache]:
+        """Reads `tokens` [B, T] after all that the cache holds; returns their hidden states."""
+        tokens = self.fill_blocks(tokens)
+        cache = cache.write_tokens(tokens)
+        return self.decoder(self.embed(tokens.ids), tokens, memory=cache.memory, cache=cache)
+
+
+ARCHITECTURES = {"encoder": Encoder, "decoder": Decoder, "encoder_decoder": EncoderDecoder}
+
+
+def build_model(config: ModelConfig, vocab_size: int, seed: int = 0) -> Transformer:
+    """Returns the architecture that `config.architecture` names, with fresh parameters."""
+    return ARCHITECTURES[config.architecture](config, vocab_size, nnx.Rngs(seed))

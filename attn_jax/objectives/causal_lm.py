@@ -1,0 +1,30 @@
+"""Causal language modelling: every token is predicted from the tokens before it."""
+
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from attn_jax.models.tokens import Tokens
+from attn_jax.objectives.batch import Batch
+
+
+def next_tokens(tokens: Tokens) -> tuple[Array, Array]:
+    """Returns the id after each position, and 1.0 where that is in the same segment."""
+    targets = jnp.roll(tokens.ids, -1, axis=1)
+    same = (jnp.roll(tokens.segments, -1, axis=1) == tokens.segments) & (tokens.segments != 0)
+    return targets, same.at[:, -1].set(False).astype(jnp.float32)
+
+
+@dataclass(frozen=True)
+class CausalLM:
+    """GPT: causal mask, the target of each position is the next token."""
+
+    kind = "text"
+    mask = "causal"
+    shift = 1  # a hidden state predicts the token this many positions on
+
+    def __call__(self, tokens: Tokens, key: Array, first_row: Array | int = 0) -> Batch:
+        """Returns the batch for packed rows; nothing is random, so `key` is not read."""
+        targets, weights = next_tokens(tokens)
+        return Batch(tokens.causal(), targets, weights)

@@ -1,0 +1,76 @@
+"""Translation, by an encoder-decoder or by one stack that reads `source <sep> target`."""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from attn_jax.data.tokenizers import Specials
+from attn_jax.models.tokens import Pair, Tokens
+from attn_jax.objectives.batch import Batch
+
+
+def _shift(target: Tokens) -> tuple[Tokens, Array, Array]:
+    """Returns `<bos> w1 .. wm`, the targets `w1 .. wm <eos>` and their weights."""
+    inputs = jax.tree.map(lambda x: x[:, :-1], target)
+    return inputs, target.ids[:, 1:], (target.segments[:, 1:] != 0).astype(jnp.float32)
+
+
+def _first_token(source: Tokens, token: int) -> Tokens:
+    return Tokens.of(jnp.full((source.ids.shape[0], 1), token, jnp.int32))
+
+
+@dataclass(frozen=True)
+class Translation:
+    """Encoder-decoder: the source from both sides, the target left to right."""
+
+    specials: Specials
+
+    kind = "pair"
+    mask = "causal"
+    shift = 1
+
+    def __call__(self, pair: Pair, key: Array, first_row: Array | int = 0) -> Batch:
+        """Returns the batch for padded pairs; nothing is random, so `key` is not read."""
+        inputs, targets, weights = _shift(pair.target)
+        return Batch(inputs.causal(), targets, weights, source=pair.source.bidirectional())
+
+    def prompt(self, source: Tokens) -> tuple[Tokens, Tokens | None]:
+        """Returns what decoding starts from: the target's first token, and the source."""
+        return _first_token(source, self.specials.bos).causal(), source
+
+
+@dataclass(frozen=True)
+class JoinedTranslation:
+    """One stack: `w1 .. wn <eos> <sep> v1 .. vm`, loss on the target only.
+
+    With `mask` "prefix" the source is read from both sides, with "causal" left to right. The
+    padding between the two stays where it is: fields, not indices, say who sees whom.
+    """
+
+    specials: Specials
+    mask: str
+
+    kind = "pair"
+    shift = 1
+
+    def __call__(self, pair: Pair, key: Array, first_row: Array | int = 0) -> Batch:
+        """Returns the batch for padded pairs; nothing is random, so `key` is not read."""
+        target, targets, weights = _shift(pair.target)
+        target = target.replace(ids=target.ids.at[:, 0].set(self.specials.sep))
+        inputs = self._join(pair.source, target)
+        S, T = pair.source.ids.shape[1], targets.shape[1]
+        at = jnp.broadcast_to(jnp.arange(S, S + T), targets.shape)
+        return Batch(inputs, targets, weights, at)
+
+    def prompt(self, source: Tokens) -> tuple[Tokens, Tokens | None]:
+        """Returns what decoding starts from: `w1 .. wn <eos> <sep>`, and no separate source."""
+        return self._join(source, _first_token(source, self.specials.sep)), None
+
+    def _join(self, source: Tokens, target: Tokens) -> Tokens:
+        lengths = jnp.sum(source.segments != 0, axis=1, keepdims=True, dtype=jnp.int32)
+        target = target.replace(positions=target.positions + lengths)
+        source, target = source.replace(blocks=None), target.replace(blocks=None)
+        joined = jax.tree.map(lambda a, b: jnp.concatenate([a, b], axis=1), source, target)
+        return joined.prefix(lengths) if self.mask == "prefix" else joined.causal()

@@ -1,0 +1,60 @@
+"""The budgets of a run: parameters, tokens, loss-bearing tokens, FLOPs, seconds."""
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from attn_jax.config import ModelConfig
+from attn_jax.models.masks import visible
+from attn_jax.models.tokens import Tokens
+from attn_jax.objectives.batch import Batch
+
+
+def count_parameters(params: dict) -> tuple[int, int]:
+    """Returns how many parameters there are, and how many outside embedding and position tables."""
+    sizes = _sizes(params)
+    tables = sum(n for path, n in sizes.items() if "embedding" in path or "positions" in path)
+    return sum(sizes.values()), sum(sizes.values()) - tables
+
+
+def training_flops(config: ModelConfig, params: dict, batch: Batch) -> float:
+    """Returns the floating-point operations of one training step on `batch`.
+
+    Convention: a multiply-add is 2; backward costs twice forward; matrix products only; attention
+    by the pairs that the mask lets through (causal is half of bidirectional); the vocabulary only
+    at targets; padding is not counted.
+    """
+    inputs, source = batch.inputs, batch.source
+    kernels = {path: n for path, n in _sizes(params).items() if "kernel" in path}
+    of_source = sum(n for path, n in kernels.items() if "encoder" in path or "['kv']" in path)
+    of_inputs = sum(kernels.values()) - of_source
+    pairs = _pairs(inputs, inputs, config.window)
+    dense = of_inputs * _real(inputs)
+    if source is not None:
+        pairs += _pairs(inputs, source) + _pairs(source, source, config.window)
+        dense += of_source * _real(source)
+    vocabulary = params["embedding"].size * float(np.sum(batch.weights))
+    attention = 2 * config.d_model * config.num_layers * pairs  # scores, and weighted values
+    return 3 * 2 * (dense + vocabulary + attention)
+
+
+def read_tokens(text: Any) -> int:
+    """Returns how many tokens of a batch of text are not padding; of pairs, on both sides."""
+    sides = jax.tree.leaves(text, is_leaf=lambda x: isinstance(x, Tokens))
+    return sum(_real(side) for side in sides)
+
+
+def _sizes(params: dict) -> dict[str, int]:
+    leaves = jax.tree_util.tree_leaves_with_path(params)
+    return {jax.tree_util.keystr(path): leaf.size for path, leaf in leaves}
+
+
+def _real(tokens: Tokens) -> int:
+    return int(np.count_nonzero(np.asarray(tokens.segments)))
+
+
+def _pairs(queries: Tokens, keys: Tokens, window: int = 0) -> int:
+    fields = jax.tree.map(np.asarray, (queries, keys))
+    rows = (jax.tree.map(lambda x, i=i: x[i : i + 1], fields) for i in range(len(queries.ids)))
+    return sum(int(visible(q, k, window).sum()) for q, k in rows)

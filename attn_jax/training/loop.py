@@ -1,0 +1,213 @@
+"""The only training loop: from a config to a finished run directory."""
+
+import json
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+from tqdm import tqdm
+
+from attn_jax.config import Config
+from attn_jax.data.pipeline import Dataset, open_dataset
+from attn_jax.data.tokenizers import load_tokenizer
+from attn_jax.errors import WorkError
+from attn_jax.evaluation.evaluators import Evaluation
+from attn_jax.files import read_json, write_whole
+from attn_jax.models.transformer import build_model
+from attn_jax.objectives import make_objective
+from attn_jax.training.checkpoints import Checkpoints
+from attn_jax.training.ledger import count_parameters, read_tokens, training_flops
+from attn_jax.training.metrics import MetricsLog
+from attn_jax.training.optimizers import make_optimizer, make_schedule
+from attn_jax.training.parallel import make_parallel
+from attn_jax.training.reporter import Reporter, Totals, refuse_not_finite
+from attn_jax.training.run_directory import eval_path, open_run
+from attn_jax.training.state import TrainState, new_state, split_model
+from attn_jax.training.step import StepSpec
+
+FLOPS_SAMPLE = 8  # batches whose FLOPs are counted; the ledger extrapolates by tokens
+
+
+def train(config: Config, workdir: Path) -> dict[str, Any]:
+    """Trains, or goes on with, the run in `workdir`, and evaluates it at the end.
+
+    The resume rules: (1) a directory of another config is refused; (2) the newest whole checkpoint
+    is restored: state, iterator, totals; (3) lines of metrics.jsonl after it are dropped; (4) the
+    steps go on as if nothing had happened, bit for bit; (5) a finished run is left as it is.
+
+    Args:
+      config: validated.
+      workdir: the run directory, made if need be.
+
+    Returns:
+      The ledger.
+
+    Raises:
+      InputError: config, data or directory are wrong; nothing was written to the directory.
+      WorkError: the loss is not finite, or a signal stopped the run; says what was saved.
+    """
+    workdir = Path(workdir)
+    open_run(workdir, config, check_only=True)
+    ledger = workdir / "ledger.json"
+    if ledger.exists() and read_json(ledger)["finished"]:
+        return read_json(ledger)
+    stored = workdir / "tokenizer"
+    dataset = open_dataset(config, load_tokenizer(stored) if stored.exists() else None)
+    open_run(workdir, config)
+    if not stored.exists():
+        dataset.tokenizer.save(stored)
+    return _Run(config, workdir, dataset).run()
+
+
+class _Run:
+    """One start of the loop: everything that does not change from step to step."""
+
+    def __init__(self, config: Config, workdir: Path, dataset: Dataset):
+        self.config, self.workdir, self.dataset = config, workdir, dataset
+        tokenizer = dataset.tokenizer
+        self.objective = make_objective(config.objective, tokenizer.specials, tokenizer.vocab_size)
+        model = build_model(config.model, tokenizer.vocab_size, config.train.seed)
+        self.graph, self.params = split_model(model)
+        self.optimizer = make_optimizer(config.optimizer, config.train.steps)
+        self.parallel = make_parallel(config.train.parallel)
+        spec = StepSpec(self.graph, self.objective, self.optimizer, config)
+        self.step = self.parallel.compile(spec)
+        self.evaluation = Evaluation(config, dataset, self.objective, self.graph)
+        self.is_main = jax.process_index() == 0
+
+    def run(self) -> dict[str, Any]:
+        """Restores, trains, evaluates, and writes the ledger."""
+        t = self.config.train
+        state, totals = new_state(self.params, self.optimizer), Totals()
+        texts = self._texts()
+        with Checkpoints(self.workdir, t.keep_checkpoints) as checkpoints:
+            if checkpoints.latest is not None:
+                state, restored = checkpoints.restore(state, texts)
+                totals = Totals(**restored)
+            start = int(state.step)
+            log = MetricsLog(self.workdir, start, t.wandb) if self.is_main else None
+            with tqdm(total=t.steps, initial=start, desc=self.workdir.name, unit="step") as bar:
+                rate = make_schedule(self.config.optimizer, t.steps)
+                reporter = Reporter(log, rate, totals, bar)
+                try:
+                    state = self._loop(state, start, texts, checkpoints, reporter)
+                finally:
+                    if log is not None:
+                        log.close()
+        return self._finish(state, totals)
+
+    def _loop(
+        self,
+        state: TrainState,
+        start: int,
+        texts: Iterator,
+        checkpoints: Checkpoints,
+        reporter: Reporter,
+    ) -> TrainState:
+        t = self.config.train
+        state = self.parallel.put_state(state)
+        with _stop_on_signal() as stop:
+            for step in range(start + 1, t.steps + 1):
+                text = next(texts)
+                reporter.totals.tokens += read_tokens(text) * jax.process_count()
+                state, sums = self.step(state, self.parallel.put_batch(text))
+                reporter.flush()  # the line before this step
+                last = step == t.steps
+                stopping = self._agree(stop.is_set(), step)
+                if last or step % t.log_every == 0:
+                    reporter.queue(step, self.parallel.get(sums))
+                if last or (t.eval_every and step % t.eval_every == 0):
+                    self._evaluate_curve(step, state, reporter)
+                if last or stopping or step % t.checkpoint_every == 0:
+                    self._save(step, state, sums, texts, checkpoints, reporter)
+                reporter.advance()
+                if stopping and not last:
+                    raise WorkError(
+                        f"stopped by a signal after step {step} of {t.steps}; a checkpoint is in "
+                        f"{self.workdir}/checkpoints, and the same command goes on from there"
+                    )
+        return state
+
+    def _texts(self) -> Iterator:
+        """Returns this process's share of the training batches, endless."""
+        count, index = jax.process_count(), jax.process_index()
+        return iter(self.dataset.train_batches(self.config.train.seed, index, count))
+
+    def _agree(self, stop: bool, step: int) -> bool:
+        """Tells whether any process was told to stop; asks the others only at logged steps."""
+        if jax.process_count() == 1:
+            return stop
+        if step % self.config.train.log_every:
+            return False
+        return bool(np.any(multihost_utils.process_allgather(np.array(stop))))
+
+    def _evaluate_curve(self, step: int, state: TrainState, reporter: Reporter) -> None:
+        reporter.flush()
+        params = self.parallel.get(state.params)
+        numbers = self.evaluation.curve(params)
+        reporter.write(step, self.config.eval.split, numbers)
+        reporter.skip_time()
+
+    def _save(self, step, state, sums, texts, checkpoints, reporter) -> None:
+        reporter.flush()
+        refuse_not_finite(step, self.parallel.get(sums))
+        reporter.totals.seconds = reporter.seconds()
+        checkpoints.save(self.parallel.get(state), texts, asdict(reporter.totals))
+        reporter.skip_time()
+
+    def _finish(self, state: TrainState, totals: Totals) -> dict[str, Any]:
+        params = self.parallel.get(state.params)
+        steps = self.config.train.steps
+        results = self.evaluation.run(params)
+        total, non_embedding = count_parameters(self.params)
+        ledger = {
+            "finished": True,
+            "step": steps,
+            "parameters": total,
+            "parameters_non_embedding": non_embedding,
+            "tokens_seen": totals.tokens,
+            "loss_bearing_tokens": round(totals.targets),
+            "training_flops": self._flops_per_token() * totals.tokens,
+            "seconds": round(totals.seconds, 1),
+            "device": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
+            "padding_share": self.dataset.padding_share,
+            "data_fingerprint": self.dataset.fingerprint,
+        }
+        if self.is_main:
+            eval_path(self.workdir, steps).parent.mkdir(exist_ok=True)
+            record = {"step": steps, "results": results}
+            write_whole(eval_path(self.workdir, steps), json.dumps(record) + "\n")
+            write_whole(self.workdir / "ledger.json", json.dumps(ledger, indent=2) + "\n")
+        return ledger
+
+    def _flops_per_token(self) -> float:
+        flops = tokens = 0.0
+        key = jax.random.key(self.config.train.seed)
+        for text in islice(self._texts(), FLOPS_SAMPLE):
+            batch = self.objective(text, key)
+            flops += training_flops(self.config.model, self.params, batch)
+            tokens += read_tokens(text)
+        return flops / tokens
+
+
+@contextmanager
+def _stop_on_signal() -> Iterator[threading.Event]:
+    """Turns SIGTERM and SIGINT into an event, so that a step is never cut in two."""
+    stop = threading.Event()
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGINT):
+            before[number] = signal.signal(number, lambda *_: stop.set())
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,61 @@
+"""Optimizers and learning-rate schedules, from optax."""
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from attn_jax.config import OptimizerConfig
+
+
+def make_schedule(config: OptimizerConfig, steps: int) -> optax.Schedule:
+    """Returns the learning rate as a function of the step, 0 .. steps - 1.
+
+    All rise linearly to the peak in `warmup_steps`. `cosine` falls to `final_share` of the peak at
+    the last step; `inverse_sqrt` falls with the square root of the step (Vaswani et al. 2017);
+    `wsd` is stable, then falls linearly in the last `decay_share` of the steps (Hu et al. 2024).
+    """
+    peak, warmup = config.learning_rate, config.warmup_steps
+    rest = max(steps - warmup, 1)
+    decay = max(round(config.decay_share * rest), 1)
+    after = {
+        "constant": lambda: optax.constant_schedule(peak),
+        "cosine": lambda: optax.cosine_decay_schedule(peak, rest, config.final_share),
+        "inverse_sqrt": lambda: _inverse_sqrt(peak, warmup),
+        "wsd": lambda: optax.linear_schedule(
+            peak, peak * config.final_share, decay, transition_begin=rest - decay
+        ),
+    }[config.schedule]()
+    if not warmup:
+        return after
+    # Starts one step up the ramp: a first update with rate 0 would be wasted.
+    ramp = optax.linear_schedule(peak / warmup, peak, max(warmup - 1, 1))
+    return optax.join_schedules([ramp, after], [warmup])
+
+
+def _inverse_sqrt(peak: float, warmup: int) -> optax.Schedule:
+    timescale = max(warmup, 1)
+    return lambda step: peak * jnp.sqrt(timescale / (step + timescale))
+
+
+def make_optimizer(config: OptimizerConfig, steps: int) -> optax.GradientTransformation:
+    """Returns clipping by global norm (if asked for), followed by the named optimizer."""
+    rate = make_schedule(config, steps)
+    betas = {"b1": config.b1, "b2": config.b2}
+    decay = {"weight_decay": config.weight_decay, "mask": _is_matrix}
+    optimizer = {
+        "adamw": lambda: optax.adamw(rate, eps=config.eps, **betas, **decay),
+        "adam": lambda: optax.adam(rate, eps=config.eps, **betas),
+        "lion": lambda: optax.lion(rate, **betas, **decay),
+        "sgd": lambda: optax.sgd(rate, momentum=config.b1 or None),
+        "adafactor": lambda: optax.adafactor(rate),
+    }[config.name]()
+    if not config.clip_norm:
+        return optimizer
+    return optax.chain(optax.clip_by_global_norm(config.clip_norm), optimizer)
+
+
+def _is_matrix(params: dict) -> dict:
+    """Marks the kernels of dense layers: not norms, biases, embeddings or position tables."""
+    return jax.tree_util.tree_map_with_path(
+        lambda path, _: "kernel" in jax.tree_util.keystr(path), params
+    )

@@ -1,0 +1,88 @@
+"""The run directory: config.json, and the refusal to mix two configs in one directory."""
+
+import importlib.metadata
+import json
+import platform
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+from attn_jax.config import Config, diff, from_dict, to_dict, validate
+from attn_jax.errors import InputError
+from attn_jax.files import read_json, write_whole
+
+PACKAGES = ("jax", "flax", "optax", "orbax-checkpoint", "grain", "tensorflow-datasets", "numpy")
+
+
+def open_run(workdir: Path, config: Config, check_only: bool = False) -> None:
+    """Makes the directory and writes config.json, or checks that it holds this very config.
+
+    Args:
+      workdir: the run directory.
+      config: validated.
+      check_only: write nothing.
+
+    Raises:
+      InputError: the directory holds a run of another config; names the fields that differ.
+    """
+    path = workdir / "config.json"
+    if path.exists():
+        refuse_other_config(workdir, config)
+        return
+    if workdir.exists() and (not workdir.is_dir() or any(workdir.iterdir())):
+        raise InputError(f"workdir = {workdir}: exists, and is not a run directory")
+    if check_only:
+        return
+    workdir.mkdir(parents=True, exist_ok=True)
+    record = {
+        "config": to_dict(config),
+        "versions": versions(),
+        "git_commit": git_commit(),
+        "command": shlex.join(["python", *sys.orig_argv[1:]]),
+    }
+    write_whole(path, json.dumps(record, indent=2) + "\n")
+
+
+def read_config(workdir: Path) -> Config:
+    """Returns the config of a run.
+
+    Raises:
+      InputError: this is not a run directory.
+    """
+    if not (workdir / "config.json").exists():
+        raise InputError(f"workdir = {workdir}: not a run directory, config.json is missing")
+    return validate(from_dict(read_json(workdir / "config.json")["config"]))
+
+
+def refuse_other_config(workdir: Path, config: Config) -> None:
+    """Raises InputError if `workdir` holds a run of another config."""
+    stored = read_config(workdir)
+    changes = [
+        f"{k}: {old!r} there, {new!r} here" for k, (old, new) in diff(stored, config).items()
+    ]
+    if changes:
+        raise InputError(
+            f"workdir = {workdir}: holds a run of another config ({'; '.join(changes)})"
+        )
+
+
+def versions() -> dict[str, str]:
+    """Returns the versions of Python and of the packages that results depend on."""
+    found = {name: importlib.metadata.version(name) for name in PACKAGES}
+    return {"python": platform.python_version(), **found}
+
+
+def git_commit() -> str | None:
+    """Returns the commit of this checkout, or None outside of one."""
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return None
+    return found.stdout.strip() or None
+
+
+def eval_path(workdir: Path, step: int) -> Path:
+    """Returns where the evaluation of a step is kept."""
+    return workdir / "eval" / f"{step}.json"

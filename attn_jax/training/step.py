@@ -1,0 +1,105 @@
+"""The one train step, a pure function of (state, text)."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import nnx
+from jaxtyping import Array
+
+from attn_jax.config import Config
+from attn_jax.models.tokens import Pair, Tokens
+from attn_jax.objectives import Objective
+from attn_jax.objectives.batch import Batch
+from attn_jax.objectives.losses import token_losses
+from attn_jax.training.state import TrainState
+
+StepFn = Callable[[TrainState, Tokens | Pair], tuple[TrainState, dict[str, Array]]]
+
+
+@dataclass(frozen=True)
+class StepSpec:
+    """The static side of a step."""
+
+    graph: nnx.GraphDef
+    objective: Objective
+    optimizer: optax.GradientTransformation
+    config: Config
+
+
+def make_step(spec: StepSpec, axis_name: str | None = None) -> StepFn:
+    """Returns `step(state, text) -> (state, sums of the window)`.
+
+    Masking and dropout are keyed by (seed, step). Losses and gradients are summed over
+    micro-batches and devices, and divided once by the sum of all weights.
+
+    Args:
+      spec: model, objective, optimizer and config.
+      axis_name: the axis to sum over under pmap; under jit the compiler does that.
+    """
+    config = spec.config
+
+    def step(state: TrainState, text: Tokens | Pair):
+        key = jax.random.fold_in(jax.random.key(config.train.seed), state.step)
+        mask_key, dropout_key = jax.random.split(key)
+        first_row = 0
+        if axis_name:
+            device = jax.lax.axis_index(axis_name)
+            first_row = device * jax.tree.leaves(text)[0].shape[0]
+            dropout_key = jax.random.fold_in(dropout_key, device)
+        batch = spec.objective(text, mask_key, first_row)
+        sums, grads = _sums_and_gradients(spec, state.params, batch, dropout_key)
+        if axis_name:
+            sums, grads = jax.lax.psum((sums, grads), axis_name)
+        total = jnp.maximum(sums["weight"], 1.0)
+        grads = jax.tree.map(lambda g: g / total, grads)
+        sums |= {"grad_norm": optax.global_norm(grads), "steps": jnp.float32(1)}
+        updates, opt_state = spec.optimizer.update(grads, state.opt_state, state.params)
+        params = optax.apply_updates(state.params, updates)
+        fresh = state.step % config.train.log_every == 0
+        window = {k: jnp.where(fresh, 0, state.window[k]) + sums[k] for k in sums}
+        # A copy of the sums: the state's own buffers are donated to the next step.
+        return TrainState(state.step + 1, params, opt_state, window), dict(window)
+
+    return step
+
+
+def _sums_and_gradients(
+    spec: StepSpec, params: Any, batch: Batch, key: Array
+) -> tuple[dict[str, Array], Any]:
+    """Returns loss sums and the gradient of the summed loss, over all micro-batches."""
+    count = spec.config.train.accumulate
+    key = key if spec.config.model.dropout else None
+
+    def one(params, batch, key):
+        model = nnx.merge(spec.graph, params)
+        losses = token_losses(model, batch, key, spec.config.objective.label_smoothing)
+        sums = losses.sums()
+        return sums["loss"], sums
+
+    gradient = jax.grad(one, has_aux=True)
+    if count == 1:
+        grads, sums = gradient(params, batch, key)
+        return sums, grads
+
+    def add(total, piece):
+        index, batch = piece
+        grads, sums = gradient(
+            params, batch, None if key is None else jax.random.fold_in(key, index)
+        )
+        return jax.tree.map(jnp.add, total, (sums, grads)), None
+
+    pieces = jax.tree.map(lambda x: _cut(x, count), batch)
+    shapes = jax.eval_shape(gradient, params, jax.tree.map(lambda x: x[0], pieces), key)
+    zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes[::-1])
+    return jax.lax.scan(add, zeros, (jnp.arange(count), pieces))[0]
+
+
+def _cut(x: Array, count: int) -> Array:
+    """Cuts the rows into `count` equal pieces, padding with rows of zeros (no weight)."""
+    missing = -x.shape[0] % count
+    x = jnp.pad(x, [(0, missing)] + [(0, 0)] * (x.ndim - 1))
+    return x.reshape(count, -1, *x.shape[1:])

@@ -1,0 +1,1 @@
+"""Runners: flags, then a call into the library."""

@@ -1,0 +1,42 @@
+"""Evaluates a checkpoint; the last line of stdout is one JSON object.
+
+python -m experiments.evaluate --workdir=DIR [--step=N] [--evaluators=a,b] [--config.eval.KEY=VALUE]
+"""
+
+import json
+from pathlib import Path
+
+from absl import flags
+from ml_collections import config_flags
+
+from attn_jax import launch
+from attn_jax.config import Config, validate, with_fields
+from attn_jax.data.pipeline import open_dataset
+from attn_jax.errors import InputError
+from attn_jax.evaluation.evaluators import Evaluation
+from attn_jax.training.restore import restore_run
+
+CHANGES = config_flags.DEFINE_config_dataclass("config", Config(), "Changes to eval and data.")
+WORKDIR = flags.DEFINE_string("workdir", None, "Run directory.")
+STEP = flags.DEFINE_integer("step", 0, "Checkpoint; 0 is the newest.")
+EVALUATORS = flags.DEFINE_string("evaluators", "", "Comma-separated; empty: those of the run.")
+flags.mark_flag_as_required("workdir")
+
+
+def main() -> None:
+    """Evaluates as the flags say."""
+    run = restore_run(Path(WORKDIR.value), STEP.value)
+    changes = config_flags.get_override_values(flags.FLAGS["config"])
+    for name in changes:
+        if name.split(".")[0] not in ("eval", "data"):
+            raise InputError(f"{name}: fixed by the run; only eval and data fields can change")
+    if EVALUATORS.value:
+        changes |= {"eval.evaluators": EVALUATORS.value}
+    config = validate(with_fields(run.config, changes | {"eval.curve": "loss"}))
+    dataset = open_dataset(config, run.tokenizer)
+    results = Evaluation(config, dataset, run.objective, run.graph).run(run.params)
+    print(json.dumps({"workdir": WORKDIR.value, "step": run.step, "results": results}))
+
+
+if __name__ == "__main__":
+    launch.run(main)

@@ -1,0 +1,168 @@
+"""Arms differ in what is declared and in nothing else, before and after training."""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from attn_jax.comparison.arms import Study, check_runs, is_finished, plan, studies
+from attn_jax.config import Config
+from attn_jax.errors import InputError
+
+
+def test_plan_pairs_every_arm_with_every_seed(masking_study):
+    runs = plan(masking_study(), "0,7", Path("root"))
+    assert [str(run) for run in runs] == [
+        "decoder/seed-0",
+        "encoder/seed-0",
+        "prefix/seed-0",
+        "decoder/seed-7",
+        "encoder/seed-7",
+        "prefix/seed-7",
+    ]
+    assert runs[4].directory == Path("root/encoder/seed-7")
+    assert runs[4].config.train.seed == 7
+    assert runs[4].config.objective.name == "masked_lm"
+
+
+def test_empty_seeds_are_the_studys_own(masking_study):
+    runs = plan(masking_study(seeds="3"), "", Path("root"))
+    assert {run.seed for run in runs} == {3}
+
+
+def test_planned_configs_are_frozen_and_the_base_is_not(masking_study):
+    study = masking_study()
+    run = plan(study, "0", Path("root"))[0]
+    with pytest.raises(AttributeError, match="frozen"):
+        run.config.train.steps = 5
+    study.base.train.steps = 500
+    assert plan(study, "0", Path("root"))[0].config.train.steps == 500
+
+
+def test_undeclared_difference_is_refused(masking_study):
+    study = masking_study()
+    study.arms["encoder"]["model.d_ff"] = 256
+    with pytest.raises(InputError, match=r"'decoder' and 'encoder' .* model.d_ff, 512 against 256"):
+        plan(study, "0", Path("root"))
+    study.declared = (*study.declared, "model.d_ff")
+    assert plan(study, "0", Path("root"))
+
+
+@pytest.mark.parametrize("seeds", ["0,x", "0,,1", "1,1", "-1", "0.5"])
+def test_malformed_seeds_are_refused(masking_study, seeds):
+    with pytest.raises(InputError, match="seeds = "):
+        plan(masking_study(), seeds, Path("root"))
+
+
+@pytest.mark.parametrize("arm", ["", "a/b", "..", ".hidden", "two words"])
+def test_arm_names_must_be_folder_names(masking_study, arm):
+    with pytest.raises(InputError, match="a name consists of"):
+        plan(masking_study(arms={arm: {}}), "0", Path("root"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"arms": {}}, "no arms"),
+        ({"arms": {"a": {"model.d_modle": 64}}}, "arm 'a': unknown .*did you mean 'model.d_model'"),
+        ({"arms": {"a": {"model.d_model": "64"}}}, "arm 'a': model.d_model = '64': expected int"),
+        ({"arms": {"a": {"train.steps": 0}}}, "arm 'a': train.steps = 0"),
+        ({"arms": {"a": {"train.seed": 5}}}, "arm 'a': train.seed"),
+        ({"declared": ("model.widht",)}, "declares unknown field 'model.widht'"),
+    ],
+)
+def test_bad_studies_are_refused_in_one_line(masking_study, changes, message):
+    with pytest.raises(InputError, match=message) as caught:
+        plan(masking_study(**changes), "0", Path("root"))
+    assert "\n" not in str(caught.value)
+
+
+def test_studies_of_one_study_and_of_several(masking_study):
+    @dataclass
+    class Both:
+        first: Study = field(default_factory=masking_study)
+        second: Study = field(default_factory=masking_study)
+
+    assert list(studies(masking_study())) == ["masking"]
+    both = Both()
+    assert studies(both) == {"first": both.first, "second": both.second}
+    for wrong in (Config(), {"a": 1}, None):
+        with pytest.raises(InputError, match="neither a Study"):
+            studies(wrong)
+
+
+def test_finished_runs_pass(masking_runs):
+    assert all(is_finished(run) for run in masking_runs)
+    check_runs(masking_runs)
+
+
+def test_unfinished_runs_are_told_apart(masking_runs, edit_json):
+    missing, stopped, early, unscored, *rest = masking_runs
+    (missing.directory / "config.json").unlink()
+    edit_json(stopped.directory / "ledger.json", finished=False)
+    edit_json(early.directory / "ledger.json", step=600)
+    (unscored.directory / "eval/1200.json").unlink()
+    assert not any(map(is_finished, (missing, stopped, early, unscored)))
+    assert all(map(is_finished, rest))
+
+
+def test_directory_of_another_config_is_refused(masking_runs, masking_study, tmp_path):
+    study = masking_study()
+    study.base.train.steps, study.base.model.d_model = 600, 256
+    planned = plan(study, "0", tmp_path / "masking")[0]
+    with pytest.raises(InputError, match=r"model.d_model 128 \(now 256\), train.steps 1200"):
+        is_finished(planned)
+
+
+def test_stored_undeclared_difference_is_refused(masking_runs):
+    """Finished runs are held to the declaration even if the plan was not."""
+    masking_runs[0].study.declared = ("model.architecture",)
+    with pytest.raises(
+        InputError, match=r"decoder/seed-\d' and 'encoder/seed-\d' .*objective.name"
+    ):
+        check_runs(masking_runs)
+
+
+@pytest.mark.parametrize("name", ["data_fingerprint", "tokenizer_fingerprint"])
+def test_unequal_data_is_refused(masking_runs, edit_json, name):
+    edit_json(masking_runs[1].directory / "ledger.json", **{name: "other"})
+    with pytest.raises(InputError, match=rf"decoder/seed-0 and encoder/seed-0 .*{name}.*'other'"):
+        check_runs(masking_runs)
+
+
+def test_absent_fingerprint_is_refused(masking_runs, edit_json):
+    edit_json(masking_runs[1].directory / "ledger.json", data_fingerprint=None)
+    with pytest.raises(InputError, match="has no data_fingerprint"):
+        check_runs(masking_runs)
+
+
+def test_declared_data_may_differ(masking_runs, edit_json):
+    masking_runs[0].study.declared += ("data.length",)
+    edit_json(masking_runs[1].directory / "ledger.json", data_fingerprint="other")
+    check_runs(masking_runs)
+
+
+@pytest.mark.parametrize(("name", "value"), [("fingerprint", "other"), ("items", 99)])
+def test_unequal_shared_positions_are_refused(masking_runs, name, value):
+    path = masking_runs[1].directory / "eval/1200.json"
+    stored = json.loads(path.read_text())
+    stored["results"]["shared_positions"][name] = value
+    path.write_text(json.dumps(stored))
+    with pytest.raises(InputError, match=rf"shared_positions.{name}: .* against {value!r}"):
+        check_runs(masking_runs)
+
+
+def test_unequal_seeds_are_refused(masking_runs, edit_json):
+    edit_json(masking_runs[-1].directory / "ledger.json", finished=False)
+    with pytest.raises(InputError, match=r"'decoder' and 'prefix' .* seeds: 0,1 against 0"):
+        check_runs(masking_runs)
+    with pytest.raises(InputError, match="against none"):
+        check_runs([run for run in masking_runs if run.arm != "prefix"])
+
+
+def test_broken_files_are_named(masking_runs):
+    path = masking_runs[0].directory / "ledger.json"
+    path.write_text('{"finished": tr')
+    with pytest.raises(InputError, match=r"ledger.json: not valid JSON"):
+        check_runs(masking_runs)

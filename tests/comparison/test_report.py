@@ -1,0 +1,221 @@
+import re
+from copy import deepcopy
+from html.parser import HTMLParser
+
+import pytest
+
+from attn_jax.comparison import figures
+from attn_jax.comparison.collect import collect
+from attn_jax.comparison.report import write_report
+from attn_jax.comparison.wording import findings, number, spread
+
+VOID = {"meta", "br", "hr", "img", "link", "input"}
+
+
+class Page(HTMLParser):
+    """Checks that tags are balanced; collects the text of tables, attributes and tags."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.open, self.tags, self.attributes, self.rows = [], [], [], []
+        self.feed(html)
+        assert not self.open, f"never closed: {self.open}"
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += attrs
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if "td" in self.open or "th" in self.open:
+            self.rows[-1][-1] = f"{self.rows[-1][-1]} {data.strip()}".strip()
+
+
+def render(tmp_path, studies):
+    path = tmp_path / "report.html"
+    write_report(path, studies)
+    assert not list(tmp_path.glob("*.partial"))
+    return path.read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def html(tmp_path_factory, collected):
+    return render(tmp_path_factory.mktemp("report"), collected)
+
+
+@pytest.fixture(scope="module")
+def page(html):
+    return Page(html)
+
+
+def test_report_is_complete_balanced_and_small(html, page):
+    assert page.tags.count("svg") == 2 * 2 + 2 * 3  # two charts and three arms' attention a study
+    assert len(html) < 1_000_000
+    for heading in (
+        "Results",
+        "Learning curves",
+        "Every model under every mask",
+        "Budgets",
+        "Declared differences",
+        "Sample predictions",
+        "Sample translations",
+        "Where they look",
+        "How to reproduce",
+    ):
+        assert f"<h3>{heading}</h3>" in html
+
+
+def test_report_fetches_nothing(html, page):
+    for name, value in page.attributes:
+        if name in ("src", "href", "xlink:href", "data", "srcset"):
+            assert value.startswith(("#", "data:image/png;base64,")), (name, value)
+        elif not name.startswith("xmlns"):
+            assert "://" not in (value or "")
+    assert not {"script", "link", "iframe", "img", "object"} & set(page.tags)
+    assert "@import" not in html
+    assert set(re.findall(r"url\((.)", html)) == {"#"}
+
+
+def test_ids_are_unique(page):
+    ids = [value for name, value in page.attributes if name == "id"]
+    shared = {i for i in ids if ids.count(i) > 1}
+    # Equal clip paths and equal heat maps may repeat, since they are named by their content.
+    assert all(re.fullmatch(r"(p|image)[0-9a-f]{10}", i) for i in shared)
+
+
+def test_numbers_equal_the_collected_ones(page, collected):
+    rows = page.rows
+    study = collected["masking"]
+    own = study["metrics"]["encoder"]["shared_positions/own_bits"]
+    results = next(row for row in rows if row[:2] == ["encoder", "both sides"])
+    assert results[2] == f"{own['mean']:.2f} ± {own['sd']:.2f}"
+    assert results[4] == "–"  # a masked language model has no perplexity
+    assert (
+        results[5] == f"{study['metrics']['encoder']['loss/pseudo_perplexity']['mean']:.1f} ± 0.2"
+    )
+    masks = study["masks"]["encoder"]
+    assert [
+        "encoder",
+        *(f"{masks[m]['mean']:.2f} ± {masks[m]['sd']:.2f}" for m in ("causal", "prefix")),
+        results[2],
+    ] in rows
+
+
+def test_seeds_and_commands_are_printed(html, page):
+    assert ["seeds", "0, 1"] in page.rows
+    assert "<pre>python -m experiments.compare --config=configs/compare_masking.py</pre>" in html
+
+
+def test_all_budgets_are_in_the_table(page):
+    numbers = ["1,049,088", "793,088", "1.56e+13", "2,400,000", "720,000", "102"]
+    assert ["encoder", *numbers] in page.rows
+
+
+def test_perplexity_and_pseudo_perplexity_have_columns_of_their_own(page):
+    heads = [row for row in page.rows if "perplexity" in row]
+    assert heads[0][-2:] == ["perplexity", "pseudo-perplexity"]
+    assert "pseudo-perplexity" not in heads[1]  # no arm of the translation study has one
+
+
+def test_text_is_escaped(tmp_path, collected):
+    collected = deepcopy(collected)
+    collected["masking"]["question"] = "<script>alert('question')</script>"
+    collected["masking"]["examples"]["predictions"][0]["left"] = "<script>left</script>"
+    collected["masking"]["examples"]["attention"]["encoder"]["pieces"][0] = "<script>"
+    html = render(tmp_path, collected)
+    assert "<script" not in html
+    assert "&lt;script&gt;alert(&#39;Äpfel&#39;)&lt;/script&gt;" in html  # planted in a translation
+    Page(html)
+
+
+def test_wrong_translations_and_right_guesses_are_marked(html):
+    assert re.search(r'class="text right">Dienstag, 5. März 2024<', html)
+    assert re.search(r'class="text wrong">Dienstag, 5. Mai 2024<', html)
+    assert re.search(r'class="guess right">light <small>61 %<', html)
+    assert re.search(r'class="guess">water <small>12 %<', html)
+    assert "<mark>shepherd</mark>" in html
+
+
+def test_one_seed_earns_no_claim(tmp_path, masking_runs):
+    found = collect([run for run in masking_runs if run.seed == 0])
+    found["examples"]["attention"] = {}  # slow to draw
+    assert any("one seed, no claim" in sentence for sentence in findings(found))
+    html = render(tmp_path, {"masking": found})
+    assert "One seed, no claim" in html
+    assert "±" not in html
+    assert "(95 % interval" not in html
+
+
+def test_several_seeds_earn_a_claim(html):
+    assert "no claim" not in html
+    assert "the encoder is 0.051 bits below the decoder (95 % interval 0.051 to 0.051)" in html
+    assert "not told apart (95 % interval from −3.97 to 7.47)" in html
+
+
+def test_findings_begin_with_the_bits_of_every_arm(collected):
+    first, *rest = findings(collected["masking"])
+    assert first == (
+        "Reading only the left side the decoder needs 5.15 bits per held-out token; "
+        "with both sides in view the encoder needs 5.10; "
+        "reading the left side both ways the prefix needs 5.34; "
+        "a trigram model needs 4.85; a unigram model needs 8.62."
+    )
+    assert "The encoder first needs fewer bits than the decoder at step 1,200." in rest
+    assert "96.6 % for the encoder-decoder (BLEU 98.3)" in findings(collected["translation"])[0]
+
+
+def test_missing_evaluators_leave_their_section_out(tmp_path, masking_runs, edit_json):
+    for run in masking_runs:
+        loss = {"loss": {"items": 10, "loss": 3.0 + run.seed, "perplexity": 20.0}}
+        edit_json(run.directory / "eval/1200.json", results=loss)
+        (run.directory / "metrics.jsonl").write_text("")
+    found = collect(masking_runs)
+    html = render(tmp_path, {"masking": found})
+    Page(html)
+    for heading in ("Every model", "Learning curves", "Sample", "Where they look", "Differences,"):
+        assert heading not in html
+    assert "3.500 ± 0.707" in html
+    assert findings(found)[0].startswith("The loss in nats, of each arm's own objective, is 3.500")
+
+
+def test_an_arm_has_one_color_in_all_studies(html):
+    colors = dict(re.findall(r'style="--color: (#\w+)">(\w[\w-]*)<', html))
+    by_arm = re.findall(r'style="--color: (#\w+)">(\w[\w-]*)<', html)
+    assert {arm for _, arm in by_arm} == {
+        "decoder",
+        "encoder",
+        "prefix",
+        "encoder-decoder",
+        "causal",
+    }
+    assert len(colors) == 5
+    assert len(set(by_arm)) == 5
+    assert all(f"stroke: {color}" in html for color in colors)
+
+
+def test_figures_are_the_same_every_time(collected):
+    by_arm = collected["masking"]["curves"]["train"]["loss"]
+    palette = figures.colors(list(by_arm))
+    assert figures.curves(by_arm, palette, "loss") == figures.curves(by_arm, palette, "loss")
+
+
+def test_figures_survive_odd_names():
+    svg = figures.attention({"pieces": ["$x", " ", '"&'], "layers": [[[1.0, 0, 0]] * 3]}, 'a"<b')
+    Page(svg)
+    assert "$x" in svg
+    assert 'aria-label="a&quot;&lt;b"' in svg
+
+
+def test_numbers_are_printed_for_readers():
+    assert number(1234.5, 1) == "1,234.5"
+    assert number(-0.25, 2) == "−0.25"
+    assert number(-0.001, 2) == "0.00"
+    assert spread({"mean": 5.0, "sd": None}, 2) == "5.00"

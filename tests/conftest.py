@@ -1,0 +1,84 @@
+"""What all tests share: strict ranks, shapes checked at run time, and a tiny vocabulary."""
+
+import functools
+import sys
+from types import ModuleType
+
+import jax
+import pytest
+from beartype import beartype
+from jaxtyping import install_import_hook
+
+jax.config.update("jax_numpy_rank_promotion", "raise")
+
+VOCAB_SIZE = 20  # of the tiny models
+
+
+def check_shapes(function):
+    """Checks the annotations of `function` on every call.
+
+    Constructors are left alone: a pytree dataclass is rebuilt around whatever its leaves become
+    inside `jax.tree.map`, `vmap` and `grad`, such as tracers of another rank, axes or None.
+    """
+    return function if function.__name__ == "__init__" else beartype(function)
+
+
+# The hook wants its checker by name; a module of our own works under every pytest import mode.
+sys.modules["attn_jax_checker"] = ModuleType("attn_jax_checker")
+sys.modules["attn_jax_checker"].check_shapes = check_shapes
+install_import_hook("attn_jax", "attn_jax_checker.check_shapes")
+
+
+@pytest.fixture(scope="session")
+def specials():
+    """Special ids in an unusual order, so that nothing may assume that <pad> is 0."""
+    from attn_jax.data.tokenizers import Specials
+
+    return Specials(pad=6, bos=1, eos=3, mask=0, sep=5, unk=2)
+
+
+@pytest.fixture(scope="session")
+def tiny():
+    """Returns a function that builds a tiny model with `ModelConfig` fields changed.
+
+    Models are shared between tests, which therefore must not change them. All parameters are
+    random, so that fresh zeros and ones (biases, scales) cannot hide a mistake.
+    """
+    import jax.numpy as jnp
+    import numpy as np
+    from flax import nnx
+
+    from attn_jax.config import ModelConfig
+    from attn_jax.models.transformer import build_model
+
+    small = {"num_layers": 2, "d_model": 8, "num_heads": 2, "d_ff": 12, "max_length": 16}
+
+    @functools.cache
+    def build(**fields):
+        make = functools.partial(build_model, ModelConfig(**small | fields), VOCAB_SIZE)
+        # Abstract first: running the initializers would compile each of them.
+        graph, shapes = nnx.split(nnx.eval_shape(make))
+        rng = np.random.default_rng(0)
+        return nnx.merge(graph, jax.tree.map(lambda x: random_values(rng, x.shape), shapes))
+
+    def random_values(rng, shape):
+        size = 0.3 + shape[0] ** -0.5 if len(shape) > 1 else 0.3
+        center = 0.0 if len(shape) > 1 else 1.0
+        return jnp.asarray(rng.normal(center, size, shape), jnp.float32)
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def forward():
+    """Returns `model(tokens, source)`, compiled once per architecture and shape."""
+    from flax import nnx
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def jitted(graph, params, tokens, source, key):
+        return nnx.merge(graph, params)(tokens, source, key=key)
+
+    def run(model, tokens, source=None, key=None):
+        return jitted(*nnx.split(model), tokens, source, key)
+
+    return run

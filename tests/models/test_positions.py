@@ -1,0 +1,154 @@
+"""Position schemes: what each computes, and that all of them read the fields, not the columns."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attn_jax.config import Config, validate, with_fields
+from attn_jax.errors import InputError
+from attn_jax.models.positions import rotate, rotation, sinusoidal
+from attn_jax.models.tokens import Tokens
+
+SCHEMES = ("rotary", "learned", "sinusoidal", "none")
+IDS = jnp.array([[7, 4, 9, 8]], jnp.int32)
+
+
+def rotated(x, position):
+    return rotate(x, rotation(jnp.array([[position]], jnp.int32), x.shape[-1]))
+
+
+def test_rotary_products_depend_on_distance_only():
+    q, k = jnp.asarray(np.random.default_rng(0).normal(size=(2, 1, 1, 1, 8)), jnp.float32)
+    product = lambda i, j: float((rotated(q, i) * rotated(k, j)).sum())  # noqa: E731
+    for distance in (0, 1, 5):
+        products = [product(start + distance, start) for start in (0, 3, 40)]
+        np.testing.assert_allclose(products, products[0], atol=1e-4)
+    by_distance = [product(i, 0) for i in range(6)]
+    assert len({round(x, 3) for x in by_distance}) == 6
+    assert abs(product(2, 0) - product(0, 2)) > 1e-3  # direction counts too
+
+
+def test_rotary_turns_pairs_by_the_angles_of_the_paper():
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(1, 1, 1, 4)), jnp.float32)
+    a, b = np.asarray(x[0, 0, 0, :2]), np.asarray(x[0, 0, 0, 2:])
+    turned = (a + 1j * b) * np.exp(1j * 3 * np.array([1, 1 / 100]))  # 10,000^(-2i/4)
+    np.testing.assert_allclose(
+        rotated(x, 3)[0, 0, 0], np.concatenate([turned.real, turned.imag]), atol=1e-6
+    )
+    assert np.array_equal(rotated(x, 0), x)
+
+
+def test_rotary_keeps_the_type():
+    assert rotated(jnp.ones((1, 1, 1, 4), jnp.bfloat16), 3).dtype == jnp.bfloat16
+
+
+def test_sinusoidal_values():
+    positions = jnp.array([[0, 1, 7], [2, 2, 300]], jnp.int32)
+    angles = np.asarray(positions)[..., None] / 10_000.0 ** (np.arange(3) / 3)
+    expected = np.concatenate([np.sin(angles), np.cos(angles)], axis=-1)
+    np.testing.assert_allclose(sinusoidal(positions, 6), expected, atol=1e-4)
+
+
+def spread(real):
+    """IDS at the places of `real`, padding elsewhere."""
+    real = np.array([real], bool)
+    ids = np.full(real.shape, 6, np.int32)
+    ids[real] = IDS[0]
+    return Tokens.of(jnp.asarray(ids), jnp.asarray(real)), real[0]
+
+
+@pytest.mark.parametrize("architecture", ["encoder", "decoder", "encoder_decoder"])
+@pytest.mark.parametrize("positions", SCHEMES)
+def test_padding_changes_nothing_wherever_it_lies(tiny, forward, architecture, positions):
+    model = tiny(architecture=architecture, positions=positions)
+    plain, _ = spread([1, 1, 1, 1, 0, 0])
+    expected = forward(model, plain, plain)[:, :4]
+    for row in ([0, 0, 1, 1, 1, 1], [1, 1, 0, 1, 0, 1]):
+        padded, real = spread(row)
+        # The same tokens as a source, whose padding lies elsewhere than the target's.
+        np.testing.assert_allclose(
+            forward(model, padded, plain)[:, real], expected, atol=1e-5
+        )
+        np.testing.assert_allclose(
+            forward(model, plain, padded)[:, :4], expected, atol=1e-5
+        )
+
+
+@pytest.mark.parametrize("positions", SCHEMES)
+def test_packed_documents_equal_separate_ones(tiny, forward, positions):
+    model = tiny(positions=positions)
+    separate, real = spread([1, 1, 1, 1, 0, 0])
+    expected = forward(model, separate)[:, :4]
+    packed = Tokens(
+        ids=jnp.array([[5, 8, 7, 4, 9, 8]], jnp.int32),
+        positions=jnp.array([[0, 1, 0, 1, 2, 3]], jnp.int32),
+        segments=jnp.array([[1, 1, 2, 2, 2, 2]], jnp.int32),
+    )
+    np.testing.assert_allclose(forward(model, packed)[:, 2:], expected, atol=1e-5)
+    merged = packed.replace(segments=jnp.ones_like(packed.segments))
+    assert abs(forward(model, merged)[:, 2:] - expected).max() > 1e-3
+    if positions in ("learned", "sinusoidal"):  # the others do not feel a common shift
+        by_column = packed.replace(positions=jnp.arange(6, dtype=jnp.int32)[None])
+        assert abs(forward(model, by_column)[:, 2:] - expected).max() > 1e-3
+
+
+@pytest.mark.parametrize("positions", SCHEMES)
+def test_positions_change_something_except_none(tiny, forward, positions):
+    model = tiny(positions=positions)
+    tokens, _ = spread([1, 1, 1, 1, 0, 0])
+    tokens = tokens.causal()  # fixes the mask, so that positions act through the scheme alone
+    stretched = tokens.replace(positions=2 * tokens.positions)
+    difference = abs(forward(model, stretched) - forward(model, tokens)).max()
+    assert difference == 0 if positions == "none" else difference > 1e-3
+
+
+def test_a_model_refuses_sequences_longer_than_its_learned_table(tiny):
+    model = tiny(positions="learned", max_length=4)
+    tokens = Tokens.of(jnp.zeros((1, 5), jnp.int32))
+    with pytest.raises(InputError, match=r"5 tokens .* model.max_length = 4"):
+        model(tokens)
+    with pytest.raises(InputError, match=r"5 tokens .* model.max_length = 4"):
+        model.start(1, 5)
+    assert model.start(1, 4).tokens.ids.shape == (1, 4)
+    pair_model = tiny(architecture="encoder_decoder", positions="learned", max_length=4)
+    with pytest.raises(InputError, match="5 tokens"):
+        pair_model.start(1, 4, tokens)
+
+
+@pytest.mark.parametrize("positions", ["rotary", "sinusoidal", "none"])
+def test_other_schemes_have_no_limit(tiny, positions):
+    model = tiny(positions=positions, max_length=4)
+    model.start(1, 5)
+    tokens = Tokens.of(jnp.zeros((1, 5), jnp.int32))
+    assert jax.eval_shape(model, tokens).shape == (1, 5, 8)
+
+
+@pytest.mark.parametrize(
+    ("objective", "architecture", "length", "fits"),
+    [
+        ("causal_lm", "decoder", 16, True),
+        ("causal_lm", "decoder", 17, False),
+        ("translation", "encoder_decoder", 16, True),
+        ("prefix_translation", "decoder", 8, True),  # source and target in one row
+        ("prefix_translation", "decoder", 9, False),
+    ],
+)
+def test_a_config_whose_learned_table_is_too_short_is_refused(
+    objective, architecture, length, fits
+):
+    config = with_fields(
+        Config(),
+        {
+            "model.positions": "learned",
+            "model.max_length": 16,
+            "model.architecture": architecture,
+            "objective.name": objective,
+            "data.length": length,
+        },
+    )
+    if fits:
+        validate(config)
+    else:
+        with pytest.raises(InputError, match="model.max_length = 16"):
+            validate(config)
