@@ -11,7 +11,7 @@ from jaxtyping import install_import_hook
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
-VOCAB_SIZE = 20  # of the tiny models
+VOCAB_SIZE = 80  # of the tiny models: enough for all ids of a batch to differ
 
 
 def check_shapes(function):
@@ -43,6 +43,9 @@ def tiny():
 
     Models are shared between tests, which therefore must not change them. All parameters are
     random, so that fresh zeros and ones (biases, scales) cannot hide a mistake.
+
+    Most tests call them outside of `jit` on batches of 6 rows of 6 tokens: each operation is then
+    compiled once for all tests and configurations.
     """
     import jax.numpy as jnp
     import numpy as np
@@ -67,18 +70,3 @@ def tiny():
         return jnp.asarray(rng.normal(center, size, shape), jnp.float32)
 
     return build
-
-
-@pytest.fixture(scope="session")
-def forward():
-    """Returns `model(tokens, source)`, compiled once per architecture and shape."""
-    from flax import nnx
-
-    @functools.partial(jax.jit, static_argnums=0)
-    def jitted(graph, params, tokens, source, key):
-        return nnx.merge(graph, params)(tokens, source, key=key)
-
-    def run(model, tokens, source=None, key=None):
-        return jitted(*nnx.split(model), tokens, source, key)
-
-    return run

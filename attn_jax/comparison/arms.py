@@ -12,10 +12,11 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from attn_jax.comparison.files import read_json
-from attn_jax.comparison.runs import eval_path, read_results, stored_config
+from attn_jax.comparison.runs import read_results
 from attn_jax.config import Config, Section, diff, flatten, validate, with_fields
 from attn_jax.errors import InputError, nearest
+from attn_jax.files import read_json
+from attn_jax.training.run_directory import eval_path, read_config
 
 
 @dataclass
@@ -104,8 +105,8 @@ def check_runs(runs: list[Run]) -> None:
     finished = [run for run in runs if is_finished(run)]
     _refuse_unequal_seeds(runs[0].study, finished)
     for seed in {run.seed for run in finished}:
-        stored = {str(r): stored_config(r.directory) for r in finished if r.seed == seed}
-        0 and _refuse_undeclared(runs[0].study, stored)
+        stored = {str(r): read_config(r.directory) for r in finished if r.seed == seed}
+        _refuse_undeclared(runs[0].study, stored)
     _refuse_unequal_facts({str(run): _facts(run) for run in finished})
 
 
@@ -153,7 +154,7 @@ def _refuse_undeclared(study: Study, configs: dict[str, Config]) -> None:
 
 
 def _refuse_other_config(run: Run) -> None:
-    differing = diff(stored_config(run.directory), run.config)
+    differing = diff(read_config(run.directory), run.config)
     if differing:
         listed = ", ".join(
             f"{name} {old!r} (now {new!r})" for name, (old, new) in differing.items()

@@ -10,11 +10,11 @@ from typing import Any
 
 from attn_jax.comparison.arms import Run, check_runs, is_finished
 from attn_jax.comparison.budgets import BUDGETS, describe_budgets
-from attn_jax.comparison.files import read_json, write_whole
 from attn_jax.comparison.runs import Json, Number, read_metrics, read_results
 from attn_jax.comparison.statistics import paired_difference, summarize, verdict
 from attn_jax.config import flatten
 from attn_jax.errors import InputError
+from attn_jax.files import read_json, write_whole
 
 MASKS = ("causal", "prefix", "bidirectional")  # from the narrowest view to the widest
 

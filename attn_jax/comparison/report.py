@@ -10,8 +10,8 @@ from markupsafe import Markup
 from attn_jax.comparison import figures, wording
 from attn_jax.comparison.budgets import BUDGETS
 from attn_jax.comparison.collect import MASKS, OWN_BITS
-from attn_jax.comparison.files import write_whole
 from attn_jax.comparison.runs import Json, Number
+from attn_jax.files import write_whole
 
 
 def write_report(path: Path, studies: dict[str, Json]) -> None:

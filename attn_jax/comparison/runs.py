@@ -4,24 +4,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from attn_jax.comparison.files import read_json, read_text
-from attn_jax.config import Config, from_dict
 from attn_jax.errors import InputError
+from attn_jax.files import read_json, read_text
+from attn_jax.training.run_directory import eval_path
 
 Json = dict[str, Any]
 Number = int | float
-
-
-def stored_config(directory: Path) -> Config:
-    """Returns the config that the run in `directory` was started with."""
-    path = directory / "config.json"
-    stored = read_json(path)
-    try:
-        return from_dict(stored["config"])
-    except (AttributeError, KeyError, TypeError) as error:
-        raise InputError(f"{path}: holds no config") from error
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from error
 
 
 def read_metrics(directory: Path) -> dict[str, list[Json]]:
@@ -40,11 +28,6 @@ def read_metrics(directory: Path) -> dict[str, list[Json]]:
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(f"{path}, line {number}: not a line of metrics") from error
     return {kind: [lines[step] for step in sorted(lines)] for kind, lines in by_step.items()}
-
-
-def eval_path(directory: Path, step: int) -> Path:
-    """Returns where the evaluation after `step` updates lies."""
-    return directory / "eval" / f"{step}.json"
 
 
 def read_results(directory: Path, step: int) -> Json:

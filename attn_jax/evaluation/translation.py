@@ -6,7 +6,7 @@ import numpy as np
 from flax import nnx
 from sacrebleu.metrics import BLEU, CHRF
 
-from attn_jax.decoding.translate import translate
+from attn_jax.decoding.text import generate_texts
 from attn_jax.evaluation.evaluator import Subject
 
 NUM_SAMPLES = 8  # translations shown in the report
@@ -34,7 +34,7 @@ class TranslationQuality:
         subject = self._subject
         model = nnx.merge(subject.graph, params)
         length, tokenizer = subject.config.data.length, subject.dataset.tokenizer
-        found = dict(translate(model, subject.objective, tokenizer, self._sources, length))
+        found = dict(generate_texts(model, subject.objective, tokenizer, self._sources, length))
         hypotheses = [found[i] for i in range(len(self._sources))]
         copied = {f"copy_{name}": value for name, value in self._scores(self._sources).items()}
         bleu, chrf = BLEU(), CHRF()

@@ -28,3 +28,7 @@ class CausalLM:
         """Returns the batch for packed rows; nothing is random, so `key` is not read."""
         targets, weights = next_tokens(tokens)
         return Batch(tokens.causal(), targets, weights)
+
+    def prompt(self, tokens: Tokens) -> tuple[Tokens, Tokens | None]:
+        """Returns what decoding starts from: the tokens, left to right, and no source."""
+        return tokens.causal(), None

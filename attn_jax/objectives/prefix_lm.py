@@ -27,6 +27,10 @@ class PrefixLM:
         weights = jnp.where(tokens.positions >= lengths - 1, weights, 0.0)
         return Batch(tokens.prefix(lengths), targets, weights)
 
+    def prompt(self, tokens: Tokens) -> tuple[Tokens, Tokens | None]:
+        """Returns what decoding starts from: the tokens, read from both sides, and no source."""
+        return tokens.bidirectional(), None
+
 
 def _prefix_lengths(key: Array, segments_T: Array) -> Array:
     """Draws one length per segment and hands it to each of the segment's tokens."""

@@ -180,6 +180,7 @@ class _Run:
             "device": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
             "padding_share": self.dataset.padding_share,
             "data_fingerprint": self.dataset.fingerprint,
+            "tokenizer_fingerprint": self.dataset.tokenizer.fingerprint,
         }
         if self.is_main:
             eval_path(self.workdir, steps).parent.mkdir(exist_ok=True)

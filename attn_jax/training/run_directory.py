@@ -48,11 +48,17 @@ def read_config(workdir: Path) -> Config:
     """Returns the config of a run.
 
     Raises:
-      InputError: this is not a run directory.
+      InputError: this is not a run directory, or its config is broken.
     """
     if not (workdir / "config.json").exists():
         raise InputError(f"workdir = {workdir}: not a run directory, config.json is missing")
-    return validate(from_dict(read_json(workdir / "config.json")["config"]))
+    path = workdir / "config.json"
+    try:
+        return validate(from_dict(read_json(path)["config"]))
+    except (AttributeError, KeyError, TypeError) as error:
+        raise InputError(f"{path}: holds no config") from error
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
 
 
 def refuse_other_config(workdir: Path, config: Config) -> None:

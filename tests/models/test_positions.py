@@ -11,7 +11,7 @@ from attn_jax.models.positions import rotate, rotation, sinusoidal
 from attn_jax.models.tokens import Tokens
 
 SCHEMES = ("rotary", "learned", "sinusoidal", "none")
-IDS = jnp.array([[7, 4, 9, 8]], jnp.int32)
+WORDS = np.array([7, 4, 9, 8], np.int32)
 
 
 def rotated(x, position):
@@ -50,56 +50,60 @@ def test_sinusoidal_values():
     np.testing.assert_allclose(sinusoidal(positions, 6), expected, atol=1e-4)
 
 
-def spread(real):
-    """IDS at the places of `real`, padding elsewhere."""
-    real = np.array([real], bool)
+def rows(*patterns):
+    """One row per pattern: the four words at its ones, padding at its zeros."""
+    real = np.array(patterns, bool)
     ids = np.full(real.shape, 6, np.int32)
-    ids[real] = IDS[0]
-    return Tokens.of(jnp.asarray(ids), jnp.asarray(real)), real[0]
+    ids[real] = np.tile(WORDS, len(patterns))
+    return Tokens.of(jnp.asarray(ids), jnp.asarray(real)), real
+
+
+RIGHT, LEFT, GAPS = [1, 1, 1, 1, 0, 0], [0, 0, 1, 1, 1, 1], [1, 1, 0, 1, 0, 1]
 
 
 @pytest.mark.parametrize("architecture", ["encoder", "decoder", "encoder_decoder"])
 @pytest.mark.parametrize("positions", SCHEMES)
-def test_padding_changes_nothing_wherever_it_lies(tiny, forward, architecture, positions):
+def test_padding_changes_nothing_wherever_it_lies(tiny, architecture, positions):
     model = tiny(architecture=architecture, positions=positions)
-    plain, _ = spread([1, 1, 1, 1, 0, 0])
-    expected = forward(model, plain, plain)[:, :4]
-    for row in ([0, 0, 1, 1, 1, 1], [1, 1, 0, 1, 0, 1]):
-        padded, real = spread(row)
-        # The same tokens as a source, whose padding lies elsewhere than the target's.
-        np.testing.assert_allclose(
-            forward(model, padded, plain)[:, real], expected, atol=1e-5
-        )
-        np.testing.assert_allclose(
-            forward(model, plain, padded)[:, :4], expected, atol=1e-5
-        )
+    tokens, real = rows(RIGHT, LEFT, GAPS, RIGHT, LEFT, GAPS)
+    source, _ = rows(RIGHT, RIGHT, RIGHT, GAPS, GAPS, LEFT)
+    hidden = model(tokens, source)[real].reshape(6, 4, 8)
+    np.testing.assert_allclose(hidden, jnp.broadcast_to(hidden[:1], hidden.shape), atol=1e-5)
+
+
+@pytest.mark.parametrize("architecture", ["encoder", "decoder"])
+def test_a_padded_row_equals_one_without_padding(tiny, architecture):
+    model = tiny(architecture=architecture)
+    alone = jax.jit(lambda tokens: model(tokens))(Tokens.of(jnp.asarray(WORDS)[None]))
+    tokens, real = rows(RIGHT, LEFT, GAPS, RIGHT, LEFT, GAPS)
+    for row in model(tokens)[real].reshape(6, 4, 8):
+        np.testing.assert_allclose(row, alone[0], atol=1e-5)
 
 
 @pytest.mark.parametrize("positions", SCHEMES)
-def test_packed_documents_equal_separate_ones(tiny, forward, positions):
+def test_packed_documents_equal_separate_ones(tiny, positions):
     model = tiny(positions=positions)
-    separate, real = spread([1, 1, 1, 1, 0, 0])
-    expected = forward(model, separate)[:, :4]
-    packed = Tokens(
-        ids=jnp.array([[5, 8, 7, 4, 9, 8]], jnp.int32),
-        positions=jnp.array([[0, 1, 0, 1, 2, 3]], jnp.int32),
-        segments=jnp.array([[1, 1, 2, 2, 2, 2]], jnp.int32),
-    )
-    np.testing.assert_allclose(forward(model, packed)[:, 2:], expected, atol=1e-5)
-    merged = packed.replace(segments=jnp.ones_like(packed.segments))
-    assert abs(forward(model, merged)[:, 2:] - expected).max() > 1e-3
-    if positions in ("learned", "sinusoidal"):  # the others do not feel a common shift
-        by_column = packed.replace(positions=jnp.arange(6, dtype=jnp.int32)[None])
-        assert abs(forward(model, by_column)[:, 2:] - expected).max() > 1e-3
+    tokens, _ = rows(*[RIGHT] * 6)
+    alone = model(tokens)[0, :4]
+    packed = np.array([0, 1, 0, 1, 2, 3]), np.array([1, 1, 2, 2, 2, 2])
+    by_column = np.arange(6), packed[1]
+    merged = packed[0], np.ones(6)
+    fields = [packed, packed, by_column, by_column, merged, merged]
+    places, segments = (jnp.array(x, jnp.int32) for x in zip(*fields, strict=True))
+    ids = jnp.tile(jnp.array([[5, 8, *WORDS]], jnp.int32), (6, 1))
+    hidden = model(Tokens(ids, places, segments))[:, 2:]
+    np.testing.assert_allclose(hidden[0], alone, atol=1e-5)
+    # Negative controls. A common shift of all positions is felt by tables only.
+    assert (abs(hidden[2] - alone).max() > 1e-3) == (positions in ("learned", "sinusoidal"))
+    assert abs(hidden[4] - alone).max() > 1e-3
 
 
 @pytest.mark.parametrize("positions", SCHEMES)
-def test_positions_change_something_except_none(tiny, forward, positions):
+def test_positions_change_something_except_none(tiny, positions):
     model = tiny(positions=positions)
-    tokens, _ = spread([1, 1, 1, 1, 0, 0])
-    tokens = tokens.causal()  # fixes the mask, so that positions act through the scheme alone
+    tokens = rows(*[RIGHT] * 6)[0].causal()  # the mask is fixed: only the scheme is left to act
     stretched = tokens.replace(positions=2 * tokens.positions)
-    difference = abs(forward(model, stretched) - forward(model, tokens)).max()
+    difference = abs(model(stretched) - model(tokens))[:, :4].max()
     assert difference == 0 if positions == "none" else difference > 1e-3
 
 

@@ -76,6 +76,8 @@ def prepare(builder: tfds.core.DatasetBuilder) -> None:
     """
     if is_prepared(builder):
         return
+    if builder.data_path.exists():  # half copied or half deleted: TFDS would take it for whole
+        builder.data_path.rmtree()
     try:
         with quiet():
             builder.download_and_prepare(

@@ -1,5 +1,6 @@
 """Any data set of the TFDS registry that holds text or translations."""
 
+import importlib.util
 from collections.abc import Iterator
 
 import tensorflow_datasets as tfds
@@ -89,24 +90,31 @@ def _texts(features: tfds.features.FeaturesDict, prefix: str = "") -> Iterator[t
 
 
 def _builder(config: DataConfig) -> tfds.core.DatasetBuilder:
+    name, _, variant = config.name.partition("/")
     try:
         with quiet():
+            known = tfds.builder_cls(name.partition(":")[0]).builder_configs
+            if known and variant and variant.partition(":")[0] not in known:
+                hint = nearest(variant, known)
+                raise InputError(f"data.name = {config.name!r}: {name!r} has no such variant{hint}")
             return tfds.builder(
                 config.name, data_dir=data_dir(config), file_format="array_record", try_gcs=False
             )
     except tfds.core.DatasetNotFoundError as error:
         raise InputError(_unknown(config.name)) from error
+    except InputError:
+        raise
     except ImportError as error:
         raise InputError(f"data.name = {config.name!r}: {error}; {_EXTRA}") from error
-    except (ValueError, AssertionError) as error:  # an unknown configuration, version or syntax
+    except (ValueError, AssertionError) as error:  # a wrong version or syntax
         raise InputError(f"data.name = {config.name!r}: {first_line(error)}") from error
 
 
 def _unknown(name: str) -> str:
     from attn_jax.data.sources import OWN
 
-    valid = [*OWN, *tfds.list_builders(with_community_datasets=False)]
-    return (
-        f"data.name = {name!r}: no such data set{nearest(name, valid)} "
-        f"(TFDS knows some only with TensorFlow: {_EXTRA})"
-    )
+    hint = nearest(name, [*OWN, *tfds.list_builders(with_community_datasets=False)])
+    message = f"data.name = {name!r}: no such data set{hint}"
+    if importlib.util.find_spec("tensorflow") is None:
+        message += f" (TFDS has some only with TensorFlow: {_EXTRA})"
+    return message

@@ -1,0 +1,57 @@
+"""Texts in, texts out: batching by length around greedy decoding."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from attn_jax.data.tokenizers import Tokenizer
+from attn_jax.decoding.sampling import greedy
+from attn_jax.models.tokens import Tokens
+from attn_jax.models.transformer import Transformer
+from attn_jax.objectives import Objective
+
+ROWS = 64  # texts decoded at once
+WIDTH = 16  # lengths are rounded up to a multiple, so that few shapes compile
+
+
+def generate_texts(
+    model: Transformer,
+    objective: Objective,
+    tokenizer: Tokenizer,
+    texts: Sequence[str],
+    max_new: int,
+) -> Iterator[tuple[int, str]]:
+    """Yields `(index, what is written)` of each text, shortest texts first.
+
+    Args:
+      model: trained with `objective`.
+      objective: one on pairs translates; one on text continues from `<bos> text`.
+      tokenizer: of the run.
+      texts: sources or beginnings.
+      max_new: most tokens that are written.
+    """
+    specials = tokenizer.specials
+    if objective.kind == "pair":
+        read = [[*tokenizer.encode(text), specials.eos] for text in texts]
+    else:
+        read = [[specials.bos, *tokenizer.encode(text)] for text in texts]
+    order = np.argsort([len(ids) for ids in read], kind="stable")
+    for start in range(0, len(order), ROWS):
+        chosen = order[start : start + ROWS]
+        tokens = _pad([read[i] for i in chosen], specials.pad)
+        prompt, source = objective.prompt(tokens)
+        ends = {"eos": specials.eos, "pad": specials.pad}
+        written = np.asarray(greedy(model, prompt, source, max_new=max_new, **ends))
+        for index, ids in zip(chosen, written, strict=False):
+            yield int(index), tokenizer.decode(ids)
+
+
+def _pad(sequences: list[list[int]], pad: int) -> Tokens:
+    """Returns ROWS rows, padded on the right; rows left over are empty."""
+    width = -(-max(map(len, sequences)) // WIDTH) * WIDTH
+    ids = np.full((ROWS, width), pad, np.int32)
+    real = np.zeros((ROWS, width), bool)
+    for row, sequence in enumerate(sequences):
+        ids[row, : len(sequence)] = sequence
+        real[row, : len(sequence)] = True
+    return Tokens.of(ids, real)

@@ -1,0 +1,33 @@
+"""What BERT-style and GPT-style masking do to the same text.
+
+An encoder (masked LM), a decoder (causal LM) and a prefix LM of the same size read the same prose
+of the World English Bible in the same order; then each predicts the same held-out positions under
+every mask.
+"""
+
+from attn_jax.comparison.arms import Study
+from attn_jax.config import Config
+
+
+def get_config() -> Study:
+    base = Config()
+    base.train.steps = 700
+    base.train.eval_every = 100
+    base.train.checkpoint_every = 350
+    base.optimizer.learning_rate = 4e-3
+    base.optimizer.warmup_steps = 70
+    base.eval.evaluators = "loss,shared_positions,attention"
+    base.eval.curve = "loss,shared_positions"
+    base.eval.shared_positions = 512
+    return Study(
+        name="masking",
+        question="What do both sides, or only the left one, tell about the same words?",
+        base=base,
+        arms={
+            "encoder": {"model.architecture": "encoder", "objective.name": "masked_lm"},
+            "decoder": {"model.architecture": "decoder", "objective.name": "causal_lm"},
+            "prefix": {"model.architecture": "decoder", "objective.name": "prefix_lm"},
+        },
+        declared=("model.architecture", "objective.name"),
+        seeds="0,1",
+    )
