@@ -12,6 +12,8 @@ from attn_jax.data.packing import Bucket, Shape
 from attn_jax.data.tokenizers import Specials
 from attn_jax.models.tokens import Pair, Tokens
 
+_EPOCHS = 2**31  # more than any run has
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -31,7 +33,7 @@ class TextBatches:
     """Batches of packed rows; an item is a row."""
 
     def __init__(self, documents: Column, specials: Specials, length: int, tokens: int) -> None:
-        self._flat = documents.flat
+        self._documents = documents
         self._specials = specials
         self._packing = packing.pack(documents.lengths, length)
         self.kept = np.arange(self._packing.num_rows)
@@ -43,8 +45,8 @@ class TextBatches:
         """Returns endless plans, every row once an epoch."""
         rows = grain.MapDataset.range(len(self.kept)).seed(seed).shuffle()
         # Repeated before it is batched: no row is dropped at the end of an epoch, and a
-        # corpus smaller than a batch works.
-        batches = rows.repeat().batch(self.shapes[0].rows)
+        # corpus smaller than a batch works. (Endless repetition overflows in batches of one.)
+        batches = rows.repeat(_EPOCHS).batch(self.shapes[0].rows)
         return batches.map(lambda items: Plan(items, self.shapes[0]))
 
     def eval_plans(self, items: np.ndarray) -> list[Plan]:
@@ -55,17 +57,16 @@ class TextBatches:
     def build(self, plan: Plan) -> Tokens:
         """Reads the tokens of a plan."""
         layout = self._packing.layout(plan.items)
-        # Each document before this one, and its own <bos>, put ids into the stream that the
-        # flat array does not have.
-        bounds = self._packing.bounds
-        last = np.diff(bounds)[layout.document] - 1
-        before = bounds[layout.document] - 2 * layout.document
-        inner = np.clip(before + layout.offset - 1, 0, max(len(self._flat) - 1, 0))
-        ids = self._flat[inner].astype(np.int32) if len(self._flat) else np.zeros_like(inner)
-        ids = np.where(layout.offset == 0, self._specials.bos, ids)
-        ids = np.where(layout.offset == last, self._specials.eos, ids)
-        ids = np.where(layout.segments == 0, self._specials.pad, ids)
-        return Tokens(ids.astype(np.int32), layout.positions, layout.segments)
+        real, word = layout.document >= 0, layout.offset - 1  # -1 is <bos>, the length <eos>
+        words = self._documents.lengths[layout.document]
+        inside = real & (word >= 0) & (word < words)
+        ids = np.full(real.shape, self._specials.pad, np.int32)
+        ids[inside] = self._documents.flat[
+            (self._documents.offsets[layout.document] + word)[inside]
+        ]
+        ids[real & (word < 0)] = self._specials.bos
+        ids[real & (word == words)] = self._specials.eos
+        return Tokens(ids, layout.positions, layout.segments)
 
 
 class PairBatches:
@@ -92,15 +93,15 @@ class PairBatches:
         self.shapes = packing.choose_shapes(source[kept], target[kept], tokens, shapes or [])
         self._buckets = packing.bucket(source, target, self.shapes, kept)
         self.padding_share = packing.padding_share(self._buckets, source, target)
-        self._order = lru_cache(maxsize=64)(self._order)
+        self._cached_order = lru_cache(maxsize=64)(self._order)  # of a few epochs' buckets
 
     def train_plans(self, seed: int) -> grain.MapDataset:
         """Returns endless plans, every pair once an epoch, in other company each time."""
         batches = [(b, n) for b, each in enumerate(self._buckets) for n in range(each.num_batches)]
-        shuffled = grain.MapDataset.source(batches).seed(seed).shuffle().repeat()
+        shuffled = grain.MapDataset.source(batches).seed(seed).shuffle().repeat(_EPOCHS)
         return shuffled.map_with_index(
             lambda step, batch: self._plan(
-                *batch, self._order(seed, step // len(batches), batch[0])
+                *batch, self._cached_order(seed, step // len(batches), batch[0])
             )
         )
 
@@ -129,14 +130,13 @@ class PairBatches:
     def _padded(self, column: Column, items: np.ndarray, length: int, first: list[int]) -> Tokens:
         """Returns `first w1 .. wn <eos>` of each item, padded on the right; -1 is all padding."""
         lead = len(first)
-        words = np.where(items < 0, 0, column.lengths[items])[:, None]
-        index = np.arange(length) - lead  # of each position among the words
-        inside = (index >= 0) & (index < words)
-        where = np.where(inside, column.offsets[items][:, None] + index, 0)
-        ids = np.full(where.shape, self._specials.pad, np.int32)
-        ids[inside] = column.flat[where[inside]]
-        real = (items[:, None] >= 0) & (index <= words)
-        ids = np.where(real & (index == words), self._specials.eos, ids)
-        ids[:, :lead] = np.where(items[:, None] < 0, self._specials.pad, first)
+        word = np.arange(length) - lead
+        words = column.lengths[items][:, None]
+        real = (items[:, None] >= 0) & (word <= words)
+        inside = real & (word >= 0) & (word < words)
+        ids = np.full(real.shape, self._specials.pad, np.int32)
+        ids[inside] = column.flat[(column.offsets[items][:, None] + word)[inside]]
+        ids[real & (word == words)] = self._specials.eos
+        ids[items >= 0, :lead] = first
         positions = np.where(real, np.arange(length), 0).astype(np.int32)
-        return Tokens(ids.astype(np.int32), positions, real.astype(np.int32))
+        return Tokens(ids, positions, real.astype(np.int32))

@@ -3,7 +3,9 @@
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import SupportsIndex
 
 import numpy as np
 from tqdm import tqdm
@@ -28,14 +30,14 @@ class Column:
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
-    @property
+    @cached_property
     def lengths(self) -> np.ndarray:
         """Tokens of each record, int64 [records]."""
         return np.diff(self.offsets)
 
-    def ids(self, index: int) -> np.ndarray:
+    def ids(self, index: SupportsIndex) -> np.ndarray:
         """Returns the ids of one record, int32."""
-        return self.flat[self.offsets[index] : self.offsets[index + 1]].astype(np.int32)
+        return self.flat[self.offsets[index] : self.offsets[int(index) + 1]].astype(np.int32)
 
 
 def encode_split(

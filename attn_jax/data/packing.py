@@ -186,6 +186,8 @@ def bucket(
       shapes: see `choose_shapes`.
       items: the pairs to take, increasing; None means all.
     """
+    if not shapes:
+        return []
     items = np.arange(len(source_lengths)) if items is None else items
     source, target = source_lengths[items], target_lengths[items]
     shapes = sorted(shapes, key=lambda shape: (shape.source + shape.target, shape.source))

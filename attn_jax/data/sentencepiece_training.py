@@ -1,7 +1,7 @@
 """Trains sentencepiece models that are lossless and the same on every run."""
 
 import io
-import itertools
+import random
 import re
 from collections.abc import Iterable
 from dataclasses import asdict
@@ -11,7 +11,7 @@ from attn_jax.errors import InputError
 
 # The trainer skips sentences above 4,192 bytes, so long documents are cut, at spaces if possible.
 _SENTENCE = re.compile(r"(.{1,1000})(?: |$)|(.{1000})", re.DOTALL)
-_MOST_CHARACTERS = 10_000_000  # of longer texts an even sample is used: time and memory
+_MOST_CHARACTERS = 10_000_000  # of longer texts a sample is used: time and memory
 _RESERVED = "\0▁▅ "  # the library's own marks, and the space, which is always known
 _LIMIT = re.compile(r"Vocabulary size too high .* value <= (\d+)|required_chars\. \d+ vs (\d+)")
 
@@ -59,9 +59,10 @@ def _sentences(texts: Iterable[str]) -> tuple[list[str], set[str]]:
     for text in texts:
         characters.update(text)
         sentences.extend(a or b for a, b in _SENTENCE.findall(text))
-    total = sum(map(len, sentences))
-    stride = -(-total // _MOST_CHARACTERS) or 1
-    return list(itertools.islice(sentences, 0, None, stride)), characters - set(_RESERVED)
+    share = min(_MOST_CHARACTERS / max(sum(map(len, sentences)), 1), 1)
+    # At random: every second text, say, would be the sources of pairs and never a target.
+    sampled = random.Random(0).sample(sentences, int(len(sentences) * share))
+    return sampled if share < 1 else sentences, characters - set(_RESERVED)
 
 
 def _special_pieces(ids: dict[str, int]) -> dict[str, object]:

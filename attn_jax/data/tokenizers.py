@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, astuple, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, SupportsInt
 
 import numpy as np
 
@@ -73,12 +73,12 @@ class Tokenizer(ABC):
         """Returns `[encode(text) for text in texts]`, maybe faster."""
         return [self.encode(text) for text in texts]
 
-    def decode(self, ids: Iterable[int]) -> str:
+    def decode(self, ids: Iterable[SupportsInt]) -> str:
         """Returns the text of `ids`; special ids are dropped, unknown tokens become "⁇"."""
         dropped = set(astuple(self.specials)) - {self.specials.unk}
         return self._decode([int(i) for i in ids if int(i) not in dropped])
 
-    def piece(self, token: int) -> str:
+    def piece(self, token: SupportsInt) -> str:
         """Returns one token readably: its text, or its name such as "<bos>"."""
         names = {i: f"<{name}>" for name, i in asdict(self.specials).items()}
         return names.get(int(token)) or self._piece(int(token))

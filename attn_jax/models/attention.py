@@ -6,6 +6,7 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from attn_jax.config import ModelConfig
+from attn_jax.models.kernels.dense import attend_dense
 from attn_jax.models.masks import visible
 from attn_jax.models.positions import rotate
 from attn_jax.models.tokens import Tokens
@@ -48,7 +49,7 @@ def attend(
 ) -> Float[Array, "B H T K"]:
     """Scaled dot-product attention (Vaswani et al. 2017) under the mask of the fields.
 
-    This is the reference that every other kernel must equal.
+    This is the reference, which kernels/ must equal, and the one that can show its weights.
 
     Args:
       q_BHTK: queries; H is a multiple of G.
@@ -108,7 +109,10 @@ class Attention(nnx.Module):
 
     def __call__(self, q, k, v, queries: Tokens, keys: Tokens, capture=None) -> Array:
         """Attends and projects back to [N, D]."""
-        y_BHTK = attend(q, k, v, queries, keys, self.window, capture)
+        if capture is None:
+            y_BHTK = attend_dense(q, k, v, queries, keys, self.window)
+        else:
+            y_BHTK = attend(q, k, v, queries, keys, self.window, capture)
         B, H, T, K = y_BHTK.shape
         return self.out(y_BHTK.transpose(0, 2, 1, 3).reshape(B * T, H * K))
 

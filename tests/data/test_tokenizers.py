@@ -131,14 +131,14 @@ def test_no_text_to_train_on():
         train_tokenizer(TokenizerConfig("sentencepiece", 100), [])
 
 
-@pytest.mark.parametrize("split", [True, False])
-def test_digits_are_split_if_asked(split):
-    texts = ["in 1984 and 1984 and in 1984 again"] * 20
-    config = TokenizerConfig("sentencepiece", 19, split_digits=split)
-    tokenizer = train_tokenizer(config, texts)
-    pieces = [tokenizer.piece(i) for i in tokenizer.encode("1984")]
-    assert ("1984" in "|".join(pieces)) is not split
-    assert "".join(pieces).strip() == "1984"
+@pytest.mark.parametrize(("split", "size"), [(True, 32), (False, 40)])
+def test_digits_are_split_if_asked(split, size):
+    seasons = [(a, b) for a in ("spring", "summer", "autumn") for b in ("rain", "sun")]
+    texts = [f"{a} {year} {b}" for year in range(1900, 2000) for a, b in seasons]
+    tokenizer = train_tokenizer(TokenizerConfig("sentencepiece", size, split), texts)
+    pieces = [tokenizer.piece(i).strip() for i in tokenizer.encode("1952")]
+    assert "".join(pieces) == "1952"
+    assert (max(map(len, pieces)) == 1) is split
 
 
 def test_a_document_longer_than_a_sentence_may_be_is_learned_from():
@@ -173,3 +173,11 @@ def test_bytes_are_ids_and_padding_is_not_zero():
 def test_characters_are_those_of_the_text():
     tokenizer = CharTokenizer.train(["banana"])
     assert [tokenizer.piece(i) for i in range(6, tokenizer.vocab_size)] == ["a", "b", "n"]
+
+
+def test_of_long_texts_a_sample_of_both_languages_is_used(monkeypatch):
+    monkeypatch.setattr("attn_jax.data.sentencepiece_training._MOST_CHARACTERS", 1000)
+    texts = ["hello", "bonjour"] * 200 + ["x"]
+    tokenizer = train_tokenizer(TokenizerConfig("sentencepiece", 18), texts)
+    assert max(len(tokenizer.encode(text)) for text in ("hello", "bonjour")) < 4
+    assert tokenizer.decode(tokenizer.encode("x")) == "x"  # known though maybe not in the sample

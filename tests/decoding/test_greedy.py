@@ -1,0 +1,141 @@
+"""Greedy decoding against a slow loop that looks at the whole text again for every token."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from attn_jax.decoding.sampling import greedy
+from attn_jax.errors import InputError
+from attn_jax.models.tokens import Tokens
+from attn_jax.models.transformer import Decoder
+from attn_jax.objectives.translation import JoinedTranslation, Translation
+
+PROMPTS = [[10, 11, 12, 13, 14], [15], [16, 17, 18], [10, 11], [19, 20, 21, 22], [23]]
+NEW = 5
+NEVER = 79  # taken for <eos> where rows should not end; the tests check that it is not written
+
+
+def tokens_of(rows, width, pad=6):
+    real = np.arange(width)[None] < np.array([[len(row)] for row in rows])
+    ids = np.full(real.shape, pad, np.int32)
+    ids[real] = np.concatenate(rows)
+    return Tokens.of(jnp.asarray(ids), jnp.asarray(real))
+
+
+def slow_greedy(model, rows, source=None, prefix=None, eos=NEVER, pad=6):
+    """No cache: the whole rows are read again, without gaps, for each new token."""
+    run = jax.jit(lambda tokens: jnp.argmax(model.logits(model(tokens, source)), -1))
+    rows, written = [list(row) for row in rows], [[] for _ in rows]
+    width = max(map(len, rows)) + NEW
+    for _ in range(NEW):
+        tokens = tokens_of(rows, width)
+        best = run(tokens.causal() if prefix is None else tokens.prefix(prefix))
+        for i, row in enumerate(rows):
+            finished = eos in written[i]
+            written[i].append(pad if finished else int(best[i, len(row) - 1]))
+            row.append(written[i][-1])
+    return np.array(written)
+
+
+SCHEMES = {
+    "rotary": {"num_layers": 1},
+    "learned": {"num_layers": 1, "positions": "learned", "window": 3},
+}
+
+
+@pytest.fixture(scope="module", params=SCHEMES.values(), ids=SCHEMES)
+def decoder(request, tiny):
+    """A decoder, and what the slow loop writes with it."""
+    model = tiny(**request.param)
+    return model, slow_greedy(model, PROMPTS)
+
+
+def run(model, prompts, eos=NEVER):
+    prompt = tokens_of(prompts, max(map(len, prompts)))
+    return np.asarray(greedy(model, prompt, max_new=NEW, eos=eos, pad=6))
+
+
+def test_greedy_equals_a_slow_loop(decoder):
+    """Ragged prompts, of 1 to 5 tokens: T16; positions go on where each prompt ends: T19."""
+    model, expected = decoder
+    written = run(model, PROMPTS)
+    assert written.shape == (6, NEW)
+    assert np.array_equal(written, expected)
+    assert NEVER not in written
+    assert len(np.unique(written)) > 3  # not just one word again and again
+
+
+def test_a_prompt_in_a_ragged_batch_equals_the_prompt_alone(tiny):
+    model = tiny(num_layers=1)
+    together = run(model, PROMPTS)
+    for i in (0, 1):  # of 5 tokens and of 1
+        assert np.array_equal(run(model, PROMPTS[i : i + 1])[0], together[i])
+
+
+def test_eos_ends_a_row_and_padding_follows(tiny):
+    model = tiny(num_layers=1)
+    free = run(model, PROMPTS)
+    # Some row begins with it, some row never writes it.
+    eos = next(int(x) for x in free[:, 0] if not (free == x).any(axis=1).all())
+    written = run(model, PROMPTS, eos=eos)
+    for row, expected in zip(written, free, strict=True):
+        ends = np.flatnonzero(expected == eos)
+        stop = ends[0] + 1 if len(ends) else NEW
+        assert np.array_equal(row[:stop], expected[:stop])
+        assert (row[stop:] == 6).all()
+    assert [eos, 6, 6, 6, 6] in written.tolist()
+    assert np.array_equal(written, slow_greedy(model, PROMPTS, eos=eos))
+
+
+def test_decoding_stops_when_all_rows_are_finished(tiny):
+    calls = []
+
+    class Counting(Decoder):
+        """Writes id + 1 after each id, and notes when it takes a step."""
+
+        def step(self, tokens, cache):
+            jax.debug.callback(lambda: calls.append(1))
+            return jax.nn.one_hot(tokens.ids, 80), cache
+
+        def logits(self, hidden):
+            return jnp.roll(hidden, 1, axis=-1)
+
+    model = Counting(tiny(num_layers=1).config, 80, nnx.Rngs(0))
+    prompt = tokens_of([[27], [28, 26], [26], []], 2)
+    written = greedy(model, prompt, max_new=50, eos=30, pad=6)
+    rows = [[28, 29, 30, 6], [27, 28, 29, 30], [27, 28, 29, 30], [6, 6, 6, 6]]
+    assert written[:, :4].tolist() == rows
+    assert (written[:, 4:] == 6).all()
+    jax.effects_barrier()
+    assert len(calls) <= 1 + 4  # the prompt, and the longest row
+
+
+SOURCES = [[10, 11, 12, 13, 3], [15, 3], [16, 17, 3], [3], [19, 20, 21, 3], [11, 10, 3]]
+
+
+def test_an_encoder_decoder_equals_a_slow_loop(specials, tiny):
+    model = tiny(architecture="encoder_decoder", positions="sinusoidal", num_layers=1)
+    prompt, source = Translation(specials).prompt(tokens_of(SOURCES, 5))
+    written = greedy(model, prompt, source, max_new=NEW, eos=NEVER, pad=6)
+    expected = slow_greedy(model, [[specials.bos]] * 6, source)
+    assert np.array_equal(written, expected)
+    assert len({tuple(row) for row in expected.tolist()}) > 1  # the source matters
+
+
+@pytest.mark.parametrize("mask", ["causal", "prefix"])
+def test_joined_translation_equals_a_slow_loop(specials, tiny, mask):
+    model = tiny(positions="learned", num_layers=1)
+    prompt, source = JoinedTranslation(specials, mask).prompt(tokens_of(SOURCES, 5))
+    written = greedy(model, prompt, source, max_new=NEW, eos=NEVER, pad=6)
+    lengths = jnp.array([[len(row)] for row in SOURCES])
+    rows = [[*row, specials.sep] for row in SOURCES]
+    expected = slow_greedy(model, rows, prefix=lengths if mask == "prefix" else None)
+    assert np.array_equal(written, expected)
+
+
+def test_a_learned_table_that_is_too_short_is_an_input_error(tiny):
+    model = tiny(positions="learned", max_length=9, num_layers=1)
+    with pytest.raises(InputError, match=r"10 tokens .* model\.max_length = 9"):
+        run(model, PROMPTS)

@@ -1,0 +1,177 @@
+"""Reading piece by piece through a cache gives what one look at the whole text gives."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attn_jax.errors import InputError
+from attn_jax.models.cache import Cache, empty_tokens
+from attn_jax.models.tokens import Tokens
+
+T = 6  # rows of a batch, and tokens of a row
+IDS = jnp.asarray(np.random.default_rng(0).integers(0, 80, (T, T)), jnp.int32)
+PLAIN = Tokens.of(IDS)
+SOURCE = Tokens.of(IDS[::-1], jnp.arange(T)[None] < jnp.array([[6], [1], [4], [5], [2], [3]]))
+CHUNKS = {"one": [1] * T, "three": [3, 3], "all": [T], "prompt": [3, 1, 1, 1]}
+MODELS = {
+    "rotary": {},
+    "learned": {"positions": "learned"},
+    "sinusoidal": {"positions": "sinusoidal", "norm_position": "post"},
+    "none": {"positions": "none"},
+    "window": {"window": 2},  # shorter than the text, even after two layers
+    "grouped": {"num_kv_heads": 1, "bias": True},
+    "encoder_decoder": {"architecture": "encoder_decoder", "window": 2},
+}
+
+
+def step_by_step(model, tokens, chunks, source=None, capacity=T):
+    cache = model.start(T, capacity, source)
+    pieces = []
+    for stop, size in zip(itertools.accumulate(chunks), chunks, strict=True):
+        hidden, cache = model.step(tokens_slice(tokens, stop - size, stop), cache)
+        pieces.append(hidden)
+    assert cache.cursor == sum(chunks)
+    return jnp.concatenate(pieces, axis=1)
+
+
+def tokens_slice(tokens, start, stop):
+    return jax.tree.map(lambda x: x[:, start:stop], tokens)
+
+
+def assert_same(model, tokens, chunks, capacity=T):
+    """Compares hidden states at all real tokens."""
+    source = SOURCE if model.config.architecture == "encoder_decoder" else None
+    real = np.asarray(tokens.segments != 0)
+    steps = step_by_step(model, tokens, chunks, source, capacity)
+    np.testing.assert_allclose(steps[real], model(tokens, source)[real], atol=1e-5)
+
+
+@pytest.mark.parametrize("chunks", CHUNKS.values(), ids=CHUNKS)
+@pytest.mark.parametrize("fields", MODELS.values(), ids=MODELS)
+def test_step_by_step_equals_the_full_forward(tiny, fields, chunks):
+    assert_same(tiny(**fields), PLAIN, chunks)
+
+
+RAGGED = {
+    "right padding": [1, 1, 1, 0, 0, 0],
+    "padding between prompt and continuation": [1, 0, 0, 1, 1, 1],
+    "gaps": [1, 0, 1, 1, 0, 1],
+    "left padding": [0, 0, 1, 1, 1, 1],
+    "nothing": [0] * 6,
+    "full": [1] * 6,
+}
+
+
+@pytest.mark.parametrize("chunks", ["three", "prompt"])
+@pytest.mark.parametrize("fields", ["rotary", "learned", "window", "encoder_decoder"])
+def test_ragged_rows(tiny, fields, chunks):
+    tokens = Tokens.of(IDS, jnp.array(list(RAGGED.values()), bool))
+    assert_same(tiny(**MODELS[fields]), tokens, CHUNKS[chunks])
+
+
+def test_a_prefix_is_read_from_both_sides_in_one_chunk(tiny):
+    assert_same(tiny(), PLAIN.prefix(3), CHUNKS["prompt"])
+    with pytest.raises(AssertionError):  # its first token must see the others
+        assert_same(tiny(), PLAIN.prefix(3), CHUNKS["one"])
+
+
+def test_an_encoder_can_read_a_prompt_in_one_chunk(tiny):
+    assert_same(tiny(architecture="encoder"), PLAIN, CHUNKS["all"])
+
+
+def test_empty_slots_are_not_seen(tiny):
+    assert_same(tiny(), PLAIN, CHUNKS["prompt"], capacity=9)
+
+
+def test_the_source_is_encoded_once(tiny, monkeypatch):
+    model = tiny(**MODELS["encoder_decoder"])
+    cache = model.start(T, T, SOURCE)
+    monkeypatch.setattr(type(model.encoder), "__call__", None, raising=True)
+    with pytest.raises(TypeError):
+        model.encode(SOURCE)
+    monkeypatch.undo()
+    _, after = model.step(tokens_slice(PLAIN, 0, 3), cache)
+    same = jax.tree.map(np.array_equal, cache.memory, after.memory)
+    assert all(jax.tree.leaves(same))
+    assert after.memory.tokens.blocks.max() == 0
+
+
+@pytest.mark.parametrize("fields", ["rotary", "learned", "sinusoidal"])
+def test_positions_off_by_one_are_noticed(tiny, fields):
+    """T19: a decoder that goes on one position too late is not the model that was trained."""
+    late = PLAIN.causal()
+    late = late.replace(positions=late.positions + (jnp.arange(T)[None] >= 3))
+    steps = step_by_step(tiny(**MODELS[fields]), late, CHUNKS["prompt"])
+    full = tiny(**MODELS[fields])(PLAIN)
+    np.testing.assert_allclose(steps[:, :3], full[:, :3], atol=1e-5)
+    assert abs(steps - full)[:, 3:].max() > 1e-3
+
+
+def no_advance(cache, layers, by):
+    return Cache(cache.tokens, cache.cursor, layers, cache.memory)
+
+
+def no_layers(cache, layers, by):
+    return Cache(cache.tokens, cache.cursor + by, cache.layers, cache.memory)
+
+
+def first_slot(cache, layer, new):
+    zero = Cache(cache.tokens, jnp.int32(0), cache.layers, cache.memory)
+    return WRITE_LAYER(zero, layer, new)
+
+
+def first_layer(cache, layer, new):
+    return WRITE_LAYER(cache, 0, new)
+
+
+def all_slots_seen(cache, tokens):
+    written = WRITE_TOKENS(cache, tokens)
+    ones = jnp.ones_like(written.tokens.segments)
+    return Cache(written.tokens.replace(segments=ones), cache.cursor, cache.layers, cache.memory)
+
+
+WRITE_LAYER, WRITE_TOKENS = Cache.write_layer, Cache.write_tokens
+
+
+@pytest.mark.parametrize(
+    ("method", "planted"),
+    [
+        ("advance", no_advance),
+        ("advance", no_layers),
+        ("write_layer", first_slot),
+        ("write_layer", first_layer),
+        ("write_tokens", all_slots_seen),
+    ],
+)
+def test_the_comparison_finds_planted_bugs(tiny, monkeypatch, method, planted):
+    monkeypatch.setattr(Cache, method, planted)
+    # Bidirectional, so that the order of blocks does not hide an empty slot.
+    tokens = PLAIN.bidirectional() if planted is all_slots_seen else PLAIN
+    chunks = [T] if planted is all_slots_seen else CHUNKS["prompt"]
+    with pytest.raises(AssertionError):
+        assert_same(tiny(), tokens, chunks, capacity=9)
+
+
+def test_a_prompt_longer_than_the_cache_is_refused(tiny):
+    for architecture in ("decoder", "encoder_decoder"):
+        model = tiny(architecture=architecture)
+        with pytest.raises(InputError, match="6 tokens does not fit a cache of 5 slots"):
+            model.step(PLAIN, model.start(T, 5, SOURCE))
+
+
+def test_a_new_cache_is_empty_and_a_pytree(tiny):
+    model = tiny(num_kv_heads=1, dtype="bfloat16")
+    cache = model.start(2, 5)
+    assert cache.cursor == 0
+    assert cache.memory is None
+    assert (cache.tokens.segments == 0).all()
+    assert jax.tree.map(jnp.shape, cache.tokens) == jax.tree.map(jnp.shape, empty_tokens(2, 5))
+    assert [x.shape for x in jax.tree.leaves(cache.layers)] == [(2, 1, 5, 4)] * 4
+    assert {x.dtype for x in jax.tree.leaves(cache.layers)} == {jnp.dtype("bfloat16")}
+    step = tokens_slice(PLAIN, 0, 1).replace(blocks=None)
+    step = jax.tree.map(lambda x: x[:2], step)
+    shapes = jax.eval_shape(model.step, step, cache)[1]
+    assert jax.tree.map(jnp.shape, shapes) == jax.tree.map(jnp.shape, cache)

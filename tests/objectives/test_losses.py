@@ -1,0 +1,134 @@
+"""Losses are sums, in float32, divided once."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from attn_jax.models.tokens import Tokens
+from attn_jax.objectives.batch import Batch
+from attn_jax.objectives.causal_lm import CausalLM
+from attn_jax.objectives.losses import TokenLosses, token_losses
+
+KEY = jax.random.key(0)
+IDS = jnp.asarray(np.random.default_rng(0).integers(7, 80, (6, 6)), jnp.int32)
+# Rows of 6, 5, .. 1 tokens.
+TOKENS = Tokens.of(IDS, jnp.arange(6)[None] < 6 - jnp.arange(6)[:, None])
+BATCH = CausalLM()(TOKENS, KEY)
+
+
+def slow_losses(model, batch, smoothing=0.0):
+    """Cross-entropy with the smoothed distribution written out, in float64, one target a time."""
+    logits = np.asarray(model.logits(model(batch.inputs, batch.source)), np.float64)
+    B, N = batch.targets.shape
+    nll, loss, correct = np.zeros((B, N)), np.zeros((B, N)), np.zeros((B, N))
+    for b in range(B):
+        for n in range(N):
+            column = n if batch.at is None else int(batch.at[b, n])
+            scores = logits[b, column]
+            log_p = scores - scores.max()
+            log_p -= np.log(np.exp(log_p).sum())
+            wanted = np.full(len(log_p), smoothing / len(log_p))
+            wanted[batch.targets[b, n]] += 1 - smoothing
+            nll[b, n], loss[b, n] = -log_p[batch.targets[b, n]], -(wanted * log_p).sum()
+            correct[b, n] = log_p.argmax() == batch.targets[b, n]
+    return nll, correct, loss
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_token_losses_equal_slow_cross_entropy(tiny, smoothing):
+    model = tiny()
+    best = jnp.argmax(model.logits(model(BATCH.inputs)), -1).astype(jnp.int32)
+    batch = BATCH.replace(targets=BATCH.targets.at[0].set(best[0]))  # some that are right
+    got = token_losses(model, batch, label_smoothing=smoothing)
+    nll, correct, loss = slow_losses(model, batch, smoothing)
+    np.testing.assert_allclose(got.nll, nll, atol=1e-5)
+    np.testing.assert_allclose(got.loss, loss, atol=1e-5)
+    assert np.array_equal(got.correct, correct)
+    assert 6 <= correct.sum() < 36
+    assert np.array_equal(got.weights, batch.weights)
+    assert (smoothing == 0) == np.array_equal(got.nll, got.loss)
+
+
+def test_label_smoothing_by_hand(tiny, monkeypatch):
+    """Of three words with probabilities 1/2, 1/4, 1/4, the first is right; 0.3 is spread."""
+    model = tiny()
+    logits = jnp.log(jnp.array([0.5, 0.25, 0.25]))
+    flat = lambda hidden: jnp.tile(logits, (hidden.shape[0], 1))  # noqa: E731
+    monkeypatch.setattr(type(model), "logits", lambda self, hidden: flat(hidden))
+    batch = BATCH.replace(targets=jnp.zeros_like(BATCH.targets))
+    losses = token_losses(model, batch, label_smoothing=0.3)
+    expected = 0.8 * np.log(2) + 0.2 * np.log(4)  # 0.7 + 0.1 on the first, 0.1 on each other
+    np.testing.assert_allclose(losses.loss, np.full((6, 6), expected), rtol=1e-6)
+    np.testing.assert_allclose(losses.nll, np.full((6, 6), np.log(2)), rtol=1e-6)
+
+
+def test_gathered_places_equal_all_places_with_zero_weights(tiny):
+    model = tiny(architecture="encoder")
+    at = jnp.array([[5, 0], [2, 1], [3, 0], [0, 1], [1, 0], [0, 1]])
+    some = jnp.array([[1, 1], [1, 1], [0, 1], [1, 0], [0, 0], [1, 0]], jnp.float32)
+    targets = jnp.take_along_axis(IDS, at, axis=1)
+    gathered = Batch(TOKENS.bidirectional(), targets, some, at)
+    weights = jnp.zeros((6, 6)).at[jnp.arange(6)[:, None], at].set(some)
+    full = Batch(TOKENS.bidirectional(), IDS, weights)
+    sums = [token_losses(model, batch, label_smoothing=0.1).sums() for batch in (gathered, full)]
+    for name in ("nll", "correct", "loss", "weight"):
+        np.testing.assert_allclose(sums[0][name], sums[1][name], rtol=1e-5)
+    assert sums[0]["weight"] == 7
+
+
+def test_sums_divided_once_equal_the_mean_over_unequal_pieces():
+    """T6: pieces of a batch hold different numbers of targets."""
+    rng = np.random.default_rng(0)
+    values = [jnp.asarray(rng.uniform(0, 5, (6, 6)), jnp.float32) for _ in range(3)]
+    whole = TokenLosses(*values, BATCH.weights)
+    counted = np.asarray(BATCH.weights) > 0
+    sums = whole.sums()
+    assert sums["weight"] == counted.sum() == 15
+    pieces = [jax.tree.map(lambda x: x[rows], whole).sums() for rows in (slice(1), slice(1, 6))]  # noqa: B023
+    for name, value in zip(("nll", "correct", "loss"), values, strict=True):
+        mean = np.asarray(value)[counted].mean()
+        once = sum(p[name] for p in pieces) / sum(p["weight"] for p in pieces)
+        np.testing.assert_allclose(once, mean, rtol=1e-6)
+        np.testing.assert_allclose(sums[name] / sums["weight"], mean, rtol=1e-6)
+        of_means = sum(p[name] / p["weight"] for p in pieces) / 2
+        assert abs(of_means - mean) > 1e-3
+
+
+def test_targets_that_do_not_count_have_no_gradient(tiny):
+    graph, params = nnx.split(tiny())
+
+    @jax.jit
+    def gradient(batch):
+        total = lambda p: token_losses(nnx.merge(graph, p), batch).sums()["loss"]  # noqa: E731
+        return jax.tree.leaves(jax.grad(total)(params))
+
+    changed = BATCH.replace(targets=jnp.where(BATCH.weights > 0, BATCH.targets, 50))
+    assert not np.array_equal(changed.targets, BATCH.targets)
+    for got, expected in zip(gradient(changed), gradient(BATCH), strict=True):
+        assert np.array_equal(got, expected)
+        assert (got != 0).any()
+    nothing = BATCH.replace(weights=jnp.zeros_like(BATCH.weights))
+    assert all((g == 0).all() for g in gradient(nothing))
+
+
+def test_a_key_turns_dropout_on(tiny):
+    model = tiny(dropout=0.2)
+    run = lambda key: float(token_losses(model, BATCH, key).sums()["loss"])  # noqa: E731
+    assert run(None) == run(None)
+    assert run(KEY) == run(KEY)
+    assert len({run(None), run(KEY), run(jax.random.key(1))}) == 3
+
+
+def test_losses_are_float32_under_bfloat16(tiny):
+    model = tiny(dtype="bfloat16")
+    losses = jax.eval_shape(lambda: token_losses(model, BATCH, label_smoothing=0.1))
+    assert {x.dtype for x in jax.tree.leaves(losses)} == {jnp.dtype("float32")}
+
+
+def test_an_encoder_decoder_is_given_its_source(tiny):
+    model = tiny(architecture="encoder_decoder")
+    batch = BATCH.replace(source=TOKENS.replace(ids=IDS[::-1]))
+    nll, _, _ = slow_losses(model, batch)
+    np.testing.assert_allclose(token_losses(model, batch).nll, nll, atol=1e-5)
