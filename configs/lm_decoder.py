@@ -1,13 +1,11 @@
 """A causal decoder (GPT) on the embedded English prose.
 
-Expected: see docs. Command:
-  python -m experiments.train --config=configs/lm_decoder.py --workdir=runs/lm_decoder
+python -m experiments.train --config=configs/lm_decoder.py --workdir=runs/lm_decoder
 """
 
 from attn_jax.config import Config
+from configs import compare_masking
 
 
 def get_config() -> Config:
-    config = Config()
-    config.eval.evaluators = "loss,shared_positions,attention"
-    return config
+    return compare_masking.get_config().arm_config("decoder")

@@ -16,7 +16,7 @@ from attn_jax.comparison.runs import read_results
 from attn_jax.config import Config, Section, diff, flatten, validate, with_fields
 from attn_jax.errors import InputError, nearest
 from attn_jax.files import read_json
-from attn_jax.training.run_directory import eval_path, read_config
+from attn_jax.training.run_directory import eval_path, read_config, refuse_other_config
 
 
 @dataclass
@@ -30,6 +30,10 @@ class Study(Section):
     arms: dict[str, dict[str, Any]] = field(default_factory=dict)
     declared: tuple[str, ...] = ()  # the dotted config fields in which arms may differ
     seeds: str = "0,1"  # comma-separated; arms are paired by seed
+
+    def arm_config(self, arm: str) -> Config:
+        """Returns the config of one arm, not yet validated, as an experiment of its own."""
+        return with_fields(self.base, self.arms[arm])
 
 
 @dataclass(frozen=True)
@@ -88,7 +92,7 @@ def is_finished(run: Run) -> bool:
     """
     if not (run.directory / "config.json").exists():
         return False
-    _refuse_other_config(run)
+    refuse_other_config(run.directory, run.config)
     ledger = run.directory / "ledger.json"
     if not ledger.exists() or not eval_path(run.directory, run.config.train.steps).exists():
         return False
@@ -138,7 +142,7 @@ def _arm_config(study: Study, arm: str, seed: int) -> Config:
     try:
         if "train.seed" in study.arms[arm]:
             raise InputError("train.seed: arms share their seeds; set the study's instead")
-        return validate(with_fields(study.base, {**study.arms[arm], "train.seed": seed}))
+        return validate(with_fields(study.arm_config(arm), {"train.seed": seed}))
     except InputError as error:
         raise InputError(f"study {study.name!r}, arm {arm!r}: {error}") from error
 
@@ -151,15 +155,6 @@ def _refuse_undeclared(study: Study, configs: dict[str, Config]) -> None:
                     f"study {study.name!r}: {name_a!r} and {name_b!r} differ in {dotted}, "
                     f"{in_a!r} against {in_b!r}, which is not declared"
                 )
-
-
-def _refuse_other_config(run: Run) -> None:
-    differing = diff(read_config(run.directory), run.config)
-    if differing:
-        listed = ", ".join(
-            f"{name} {old!r} (now {new!r})" for name, (old, new) in differing.items()
-        )
-        raise InputError(f"{run.directory} holds a run of another config: {listed}")
 
 
 def _refuse_unequal_seeds(study: Study, finished: list[Run]) -> None:

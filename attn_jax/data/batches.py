@@ -61,9 +61,8 @@ class TextBatches:
         words = self._documents.lengths[layout.document]
         inside = real & (word >= 0) & (word < words)
         ids = np.full(real.shape, self._specials.pad, np.int32)
-        ids[inside] = self._documents.flat[
-            (self._documents.offsets[layout.document] + word)[inside]
-        ]
+        where = self._documents.offsets[layout.document] + word
+        ids[inside] = self._documents.flat[where[inside]]
         ids[real & (word < 0)] = self._specials.bos
         ids[real & (word == words)] = self._specials.eos
         return Tokens(ids, layout.positions, layout.segments)
@@ -135,7 +134,8 @@ class PairBatches:
         real = (items[:, None] >= 0) & (word <= words)
         inside = real & (word >= 0) & (word < words)
         ids = np.full(real.shape, self._specials.pad, np.int32)
-        ids[inside] = column.flat[(column.offsets[items][:, None] + word)[inside]]
+        where = column.offsets[items][:, None] + word
+        ids[inside] = column.flat[where[inside]]
         ids[real & (word == words)] = self._specials.eos
         ids[items >= 0, :lead] = first
         positions = np.where(real, np.arange(length), 0).astype(np.int32)

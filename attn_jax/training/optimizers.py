@@ -15,8 +15,8 @@ def make_schedule(config: OptimizerConfig, steps: int) -> optax.Schedule:
     `wsd` is stable, then falls linearly in the last `decay_share` of the steps (Hu et al. 2024).
     """
     peak, warmup = config.learning_rate, config.warmup_steps
-    rest = max(steps - warmup, 1)
-    decay = max(round(config.decay_share * rest), 1)
+    rest = max(steps - 1 - warmup, 1)  # from the peak to the last step
+    decay = min(max(round(config.decay_share * (steps - warmup)), 1), rest)
     after = {
         "constant": lambda: optax.constant_schedule(peak),
         "cosine": lambda: optax.cosine_decay_schedule(peak, rest, config.final_share),
@@ -34,7 +34,8 @@ def make_schedule(config: OptimizerConfig, steps: int) -> optax.Schedule:
 
 def _inverse_sqrt(peak: float, warmup: int) -> optax.Schedule:
     timescale = max(warmup, 1)
-    return lambda step: peak * jnp.sqrt(timescale / (step + timescale))
+    # Also called, and then overruled, with steps of the warm-up, which are negative here.
+    return lambda step: peak * jnp.sqrt(timescale / jnp.maximum(step + timescale, 1))
 
 
 def make_optimizer(config: OptimizerConfig, steps: int) -> optax.GradientTransformation:

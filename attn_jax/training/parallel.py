@@ -1,6 +1,6 @@
 """Data parallelism: the same step under jit over a mesh, or under pmap."""
 
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +12,7 @@ from attn_jax.training.state import TrainState
 from attn_jax.training.step import StepFn, StepSpec, make_step
 
 
+@runtime_checkable  # so that annotations can be checked
 class Parallel(Protocol):
     """How a step runs on all devices."""
 

@@ -1,3 +1,4 @@
+import itertools
 from dataclasses import astuple
 
 import numpy as np
@@ -176,8 +177,12 @@ def test_characters_are_those_of_the_text():
 
 
 def test_of_long_texts_a_sample_of_both_languages_is_used(monkeypatch):
-    monkeypatch.setattr("attn_jax.data.sentencepiece_training._MOST_CHARACTERS", 1000)
-    texts = ["hello", "bonjour"] * 200 + ["x"]
-    tokenizer = train_tokenizer(TokenizerConfig("sentencepiece", 18), texts)
-    assert max(len(tokenizer.encode(text)) for text in ("hello", "bonjour")) < 4
+    cats = [f"the {a} and the {b}" for a, b in itertools.permutations(("cat", "hen", "sow"), 2)]
+    texts = [text for cat in cats * 20 for text in (cat, cat.upper())] + ["x"]
+    monkeypatch.setattr(
+        "attn_jax.data.sentencepiece_training._MOST_CHARACTERS", sum(map(len, texts)) // 2
+    )
+    tokenizer = train_tokenizer(TokenizerConfig("sentencepiece", 34), texts)
+    for text in (cats[0], cats[0].upper()):
+        assert len(tokenizer.encode(text)) < len(text)
     assert tokenizer.decode(tokenizer.encode("x")) == "x"  # known though maybe not in the sample

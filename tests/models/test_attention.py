@@ -1,4 +1,4 @@
-"""`attend` against a slow numpy loop, and what must hold when nothing is seen or logits are big."""
+"""`attend` and its kernels against a slow numpy loop, and what must hold when nothing is seen or logits are big."""
 
 import jax
 import jax.numpy as jnp
@@ -7,8 +7,13 @@ import pytest
 
 from attn_jax.models import attention
 from attn_jax.models.attention import attend, attention_weights
+from attn_jax.models.kernels import dense
+from attn_jax.models.kernels.dense import attend_dense
 from attn_jax.models.masks import visible
 from attn_jax.models.tokens import Tokens
+
+
+KERNELS = pytest.mark.parametrize("kernel", [attend, attend_dense])
 
 
 def slow_attend(q, k, v, queries, keys, window=0):
@@ -51,8 +56,47 @@ def fits(attend, H=4, G=2, window=0):
 
 @pytest.mark.parametrize(("H", "G"), [(2, 2), (4, 2), (4, 1)])
 @pytest.mark.parametrize("window", [0, 2])
-def test_attend_equals_a_slow_loop(H, G, window):
-    assert fits(attend, H, G, window)
+@KERNELS
+def test_attend_equals_a_slow_loop(kernel, H, G, window):
+    assert fits(kernel, H, G, window)
+
+
+def gradients(kernel, window=0):
+    """Of a function of the output that treats all its numbers differently."""
+    arrays, queries, keys = example()
+    factors = jnp.asarray(np.random.default_rng(1).normal(size=arrays[0].shape), jnp.float32)
+    total = lambda x: (kernel(*x, queries, keys, window) * factors).sum()  # noqa: E731
+    return jax.jit(jax.grad(total))(arrays)
+
+
+def assert_equal_gradients(window=0):
+    for got, expected in zip(
+        gradients(attend_dense, window), gradients(attend, window), strict=True
+    ):
+        assert abs(expected).max() > 0.1
+        np.testing.assert_allclose(got, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("window", [0, 2])
+def test_kernel_gradients_equal_those_of_the_reference(window):
+    assert_equal_gradients(window)
+
+
+def test_planted_bugs_in_a_gradient_by_hand_are_found(monkeypatch):
+    backward = dense._backward
+
+    def no_centering(saved, dy):
+        q, k, v, weights, total, y = saved
+        return backward((q, k, v, weights, total, 0 * y), dy)
+
+    def unnormalized(saved, dy):
+        q, k, v, weights, total, y = saved
+        return backward((q, k, v, weights, jnp.ones_like(total), y), dy)
+
+    for planted in (no_centering, unnormalized):
+        monkeypatch.setattr(dense._attend, "bwd", planted)
+        with pytest.raises(AssertionError):
+            assert_equal_gradients()
 
 
 def test_the_slow_loop_finds_planted_bugs(monkeypatch):
@@ -67,44 +111,48 @@ def test_the_slow_loop_finds_planted_bugs(monkeypatch):
     rules = {
         "sees all": lambda q, k, window: jnp.ones((2, 5, 6), bool),
         "corner": lambda q, k, window: jnp.tril(jnp.ones((2, 5, 6), bool)),
-        "no window": lambda q, k, window, rule=attention.visible: rule(q, k),
+        "no window": lambda q, k, window: visible(q, k),
     }
     for name, rule in rules.items():
-        monkeypatch.setattr(attention, "visible", rule)
-        assert not fits(attend, window=2), name
+        for module, kernel in ((attention, attend), (dense, attend_dense)):
+            monkeypatch.setattr(module, "visible", rule)
+            assert not fits(kernel, window=2), name
 
 
-def test_a_query_that_sees_nothing_gets_exactly_zero_and_finite_gradients():
+@KERNELS
+def test_a_query_that_sees_nothing_gets_exactly_zero_and_finite_gradients(kernel):
     (q, k, v), queries, keys = example()
     keys = keys.replace(segments=keys.segments.at[0].set(0))
-    out = attend(q, k, v, queries, keys)
+    out = kernel(q, k, v, queries, keys)
     assert (out[0] == 0).all()
     assert (out[1, :, :2] != 0).all()
     assert (out[1, :, 2] == 0).all()  # a query that is padding
-    grads = jax.jit(jax.grad(lambda x: (attend(*x, queries, keys) ** 2).sum()))((q, k, v))
+    grads = jax.jit(jax.grad(lambda x: (kernel(*x, queries, keys) ** 2).sum()))((q, k, v))
     assert all(jnp.isfinite(g).all() for g in grads)
     assert all((g[0] == 0).all() for g in grads)
     assert any((g[1] != 0).any() for g in grads)
 
 
-def test_unseen_keys_have_no_influence():
+@KERNELS
+def test_unseen_keys_have_no_influence(kernel):
     (q, k, v), queries, keys = example()
     unseen = (keys.segments == 0) | (keys.segments == 3)
     gone = unseen[1, None, :, None]
-    out = attend(q, k, v, queries, keys)[1, :, jnp.array([0, 1, 3])]
-    changed = attend(q, k.at[1].set(jnp.where(gone, 1e9, k[1])), v, queries, keys)
+    out = kernel(q, k, v, queries, keys)[1, :, jnp.array([0, 1, 3])]
+    changed = kernel(q, k.at[1].set(jnp.where(gone, 1e9, k[1])), v, queries, keys)
     assert np.array_equal(changed[1, :, jnp.array([0, 1, 3])], out)
-    total = lambda k, v: attend(q, k, v, queries, keys)[1, :, :4].sum()  # noqa: E731
+    total = lambda k, v: kernel(q, k, v, queries, keys)[1, :, :4].sum()  # noqa: E731
     grads = jax.jit(jax.grad(total, (0, 1)))(k, v)
     assert all((g[1][:, unseen[1]] == 0).all() for g in grads)
 
 
+@KERNELS
 @pytest.mark.parametrize("size", [1e3, 1e18])
-def test_large_logits_do_not_overflow_in_bfloat16(size):
+def test_large_logits_do_not_overflow_in_bfloat16(kernel, size):
     arrays, queries, keys = example()
     q, k, v = (x.astype(jnp.bfloat16) for x in arrays)
     scaled = (q * size, k * size, v)
-    out = attend(*scaled, queries, keys)
+    out = kernel(*scaled, queries, keys)
     assert out.dtype == jnp.bfloat16
     # So large that softmax takes the best key that is seen, even where its score is far below 0.
     k, v = (np.repeat(np.asarray(x, np.float64), 2, axis=1) for x in (k, v))
@@ -113,7 +161,7 @@ def test_large_logits_do_not_overflow_in_bfloat16(size):
     best = np.where(seen, scores, -np.inf).argmax(-1)
     expected = np.take_along_axis(v, best[..., None], axis=2) * seen.any(-1)[..., None]
     np.testing.assert_array_equal(np.asarray(out, np.float64), expected)
-    total = lambda x: attend(*x, queries, keys).astype(jnp.float32).sum()  # noqa: E731
+    total = lambda x: kernel(*x, queries, keys).astype(jnp.float32).sum()  # noqa: E731
     assert all(jnp.isfinite(g).all() for g in jax.jit(jax.grad(total))(scaled))
 
 

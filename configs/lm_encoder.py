@@ -1,0 +1,11 @@
+"""A masked encoder (BERT) on the embedded English prose.
+
+python -m experiments.train --config=configs/lm_encoder.py --workdir=runs/lm_encoder
+"""
+
+from attn_jax.config import Config
+from configs import compare_masking
+
+
+def get_config() -> Config:
+    return compare_masking.get_config().arm_config("encoder")
