@@ -60,7 +60,8 @@ class Tiny:
     def __init__(self, folder: Path):
         self.folder = folder
         lines = [f"{i} {sentence(i)}" for i in range(150)]
-        short = [sentence(i)[:24] for i in range(150)]
+        # Of two lengths: each shape of a batch of pairs costs a compilation.
+        short = [f"{i:03} {sentence(i):20.20}"[: 6 if i % 3 else 18] for i in range(150)]
         self.text = self._write("text.txt", lines)
         self.source = self._write("source.txt", short)
         self.target = self._write("target.txt", [line.upper() for line in short])
@@ -150,7 +151,9 @@ def without_times(lines):
 def saved_state(workdir, step):
     """Everything in a checkpoint's state, as numpy."""
     with ocp.PyTreeCheckpointer() as reader:
-        return jax.tree.map(np.asarray, reader.restore(workdir.absolute() / f"checkpoints/{step}/state"))
+        return jax.tree.map(
+            np.asarray, reader.restore(workdir.absolute() / f"checkpoints/{step}/state")
+        )
 
 
 def same_tree(a, b):
@@ -203,7 +206,11 @@ class Runners:
         self._count += 1
         paths = {k: str(self._folder / f"{self._count}.{k}") for k in ("stdin", "stdout", "stderr")}
         Path(paths["stdin"]).write_text(stdin)
-        request = {"module": module, "args": list(map(str, args)), "before": textwrap.dedent(before)}
+        request = {
+            "module": module,
+            "args": list(map(str, args)),
+            "before": textwrap.dedent(before),
+        }
         print(json.dumps(request | paths), file=self._server.stdin, flush=True)
         status = json.loads(self._server.stdout.readline())
         outputs = [Path(paths[k]).read_text() for k in ("stdout", "stderr")]
@@ -253,7 +260,11 @@ def _serve():
                 exec(request["before"], {})
                 is_file = request["module"].endswith(".py")
                 run = runpy.run_path if is_file else runpy.run_module
-                run(request["module"], run_name="__main__", **({} if is_file else {"alter_sys": True}))
+                run(
+                    request["module"],
+                    run_name="__main__",
+                    **({} if is_file else {"alter_sys": True}),
+                )
             except SystemExit as end:
                 status = end.code if isinstance(end.code, int) else int(end.code is not None)
             except BaseException:

@@ -3,16 +3,17 @@
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from attn_jax.evaluation.evaluator import Subject
+from attn_jax.evaluation.evaluator import Evaluator, Subject
 from attn_jax.models.tokens import Tokens
 
-LENGTH = 20  # tokens of the sentence
+LENGTH = 20  # tokens of the sentence, at most
 
 
-class AttentionMaps:
+class AttentionMaps(Evaluator):
     """Attention weights of each layer, averaged over heads, under the arm's own mask."""
 
     kinds = ("text",)
@@ -21,12 +22,13 @@ class AttentionMaps:
         self._subject = subject
         (documents,) = subject.dataset.columns(subject.config.eval.split)
         specials = subject.dataset.tokenizer.specials
-        self._ids = np.array([specials.bos, *documents.ids(0)[: LENGTH - 1]], np.int32)
+        length = min(LENGTH, subject.config.data.length)  # no model need be able to read more
+        self._ids = np.array([specials.bos, *documents.ids(0)[: length - 1]], np.int32)
 
     def run(self, params: dict) -> dict[str, Any]:
         """Returns the pieces of the sentence and `layers`, [L][T][T] weights."""
         tokenizer, mask = self._subject.dataset.tokenizer, self._subject.objective.mask
-        tokens = Tokens.of(self._ids[None])
+        tokens = Tokens.of(jnp.asarray(self._ids[None]))
         # Half of the sentence as the prefix: the picture then shows both kinds of row.
         tokens = {
             "causal": tokens.causal,

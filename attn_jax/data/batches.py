@@ -1,77 +1,70 @@
-"""Which items stand in which batch, and the batches themselves: for documents and for pairs."""
+"""Batches of packed rows: of documents, and of sentence pairs."""
 
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from abc import ABC, abstractmethod
 
 import grain
 import numpy as np
 
-from attn_jax.data import packing
 from attn_jax.data.encoded import Column
-from attn_jax.data.packing import Bucket, Shape
+from attn_jax.data.packing import Layout, pack, pack_pairs, side_layout
 from attn_jax.data.tokenizers import Specials
 from attn_jax.models.tokens import Pair, Tokens
 
 _EPOCHS = 2**31  # more than any run has
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What one batch will hold: `items`, int64 [rows], -1 for an empty row, in a static shape."""
+class Batches(ABC):
+    """Packed rows of a split, `rows` of them a batch, all batches of one shape."""
 
-    items: np.ndarray
-    shape: Shape
+    num_rows: int  # of the split
+    rows: int  # of a batch
+    padding_share: float  # of the positions that hold no token
+    left_out: int  # records that are too long for a row
 
-    def share(self, index: int, count: int) -> "Plan":
-        """Returns the rows of process `index` of `count`; the rows must divide evenly."""
-        rows = self.shape.rows // count
-        mine = self.items[index * rows : (index + 1) * rows]
-        return Plan(mine, replace(self.shape, rows=rows))
+    @abstractmethod
+    def build(self, rows: np.ndarray) -> Tokens | Pair:
+        """Reads the given rows, int [B]; a negative one is empty."""
 
+    @abstractmethod
+    def items(self, rows: np.ndarray) -> np.ndarray:
+        """Returns what the rows hold: rows of text, or pairs; -1 stands for nothing."""
 
-class TextBatches:
-    """Batches of packed rows; an item is a row."""
-
-    def __init__(self, documents: Column, specials: Specials, length: int, tokens: int) -> None:
-        self._documents = documents
-        self._specials = specials
-        self._packing = packing.pack(documents.lengths, length)
-        self.kept = np.arange(self._packing.num_rows)
-        self.padding_share = self._packing.padding_share
-        self.left_out = 0
-        self.shapes = [Shape(tokens // length, length, 0)]
-
-    def train_plans(self, seed: int) -> grain.MapDataset:
-        """Returns endless plans, every row once an epoch."""
-        rows = grain.MapDataset.range(len(self.kept)).seed(seed).shuffle()
+    def train_rows(self, seed: int) -> grain.MapDataset:
+        """Returns the rows of endless batches, int [rows] each: every row once an epoch."""
+        order = grain.MapDataset.range(self.num_rows).seed(seed).shuffle()
         # Repeated before it is batched: no row is dropped at the end of an epoch, and a
         # corpus smaller than a batch works. (Endless repetition overflows in batches of one.)
-        batches = rows.repeat(_EPOCHS).batch(self.shapes[0].rows)
-        return batches.map(lambda items: Plan(items, self.shapes[0]))
+        return order.repeat(_EPOCHS).batch(self.rows)
 
-    def eval_plans(self, items: np.ndarray) -> list[Plan]:
-        """Returns plans that hold every one of `items` once."""
-        every = Bucket(self.shapes[0], items)
-        return [Plan(every.batch(i), every.shape) for i in range(every.num_batches)]
-
-    def build(self, plan: Plan) -> Tokens:
-        """Reads the tokens of a plan."""
-        layout = self._packing.layout(plan.items)
-        real, word = layout.document >= 0, layout.offset - 1  # -1 is <bos>, the length <eos>
-        words = self._documents.lengths[layout.document]
-        inside = real & (word >= 0) & (word < words)
-        ids = np.full(real.shape, self._specials.pad, np.int32)
-        where = self._documents.offsets[layout.document] + word
-        ids[inside] = self._documents.flat[where[inside]]
-        ids[real & (word < 0)] = self._specials.bos
-        ids[real & (word == words)] = self._specials.eos
-        return Tokens(ids, layout.positions, layout.segments)
+    def eval_rows(self, chosen: np.ndarray | None = None) -> list[np.ndarray]:
+        """Returns batches that hold every (chosen) row once; the last is filled with -1."""
+        chosen = np.arange(self.num_rows) if chosen is None else chosen
+        chosen = np.pad(chosen, (0, -len(chosen) % self.rows), constant_values=-1)
+        return list(chosen.reshape(-1, self.rows))
 
 
-class PairBatches:
-    """Batches of sentence pairs of similar lengths; an item is a pair.
+class TextBatches(Batches):
+    """Documents `<bos> w1 .. wn <eos>`, end to end and cut into rows."""
 
-    Sources are `w1 .. wn <eos>`, targets `<bos> w1 .. wm <eos>`. A pair with a longer side than
+    def __init__(self, documents: Column, specials: Specials, length: int, tokens: int) -> None:
+        self._documents, self._specials = documents, specials
+        self._packing = pack(documents.lengths, length)
+        self.num_rows, self.rows = self._packing.num_rows, tokens // length
+        self.padding_share, self.left_out = self._packing.padding_share, 0
+
+    def build(self, rows: np.ndarray) -> Tokens:
+        """Reads the given rows."""
+        return _read(self._documents, self._packing.layout(rows), self._specials, framed=True)
+
+    def items(self, rows: np.ndarray) -> np.ndarray:
+        """Returns the rows themselves."""
+        return rows
+
+
+class PairBatches(Batches):
+    """Sentence pairs, several to a row: sources `w1 .. wn <eos>`, targets `<bos> w1 .. wm <eos>`.
+
+    The n-th source and the n-th target of a row are segment n. A pair with a longer side than
     `length`, special ids included, is left out.
     """
 
@@ -81,62 +74,51 @@ class PairBatches:
         specials: Specials,
         length: int,
         tokens: int,
-        shapes: list[Shape] | None = None,
+        most: int = 0,
     ) -> None:
-        self._sides = sides
-        self._specials = specials
+        """Packs all pairs, or `most` of them, spread over the split."""
+        self._sides, self._specials = sides, specials
         source, target = sides[0].lengths + 1, sides[1].lengths + 2
         self._lengths = source, target
-        self.kept = kept = np.flatnonzero(np.maximum(source, target) <= length)
+        kept = np.flatnonzero(np.maximum(source, target) <= length)
         self.left_out = len(source) - len(kept)
-        self.shapes = packing.choose_shapes(source[kept], target[kept], tokens, shapes or [])
-        self._buckets = packing.bucket(source, target, self.shapes, kept)
-        self.padding_share = packing.padding_share(self._buckets, source, target)
-        self._cached_order = lru_cache(maxsize=64)(self._order)  # of a few epochs' buckets
+        kept = spread(len(kept), most, kept)
+        self._packing = pack_pairs(source[kept], target[kept], length)
+        # Index -1 stays -1.
+        self._members = np.append(kept, -1)[self._packing.members]
+        self.num_rows, self.rows = len(self._members), tokens // length
+        self.padding_share = self._packing.padding_share
 
-    def train_plans(self, seed: int) -> grain.MapDataset:
-        """Returns endless plans, every pair once an epoch, in other company each time."""
-        batches = [(b, n) for b, each in enumerate(self._buckets) for n in range(each.num_batches)]
-        shuffled = grain.MapDataset.source(batches).seed(seed).shuffle().repeat(_EPOCHS)
-        return shuffled.map_with_index(
-            lambda step, batch: self._plan(
-                *batch, self._cached_order(seed, step // len(batches), batch[0])
-            )
-        )
-
-    def eval_plans(self, items: np.ndarray) -> list[Plan]:
-        """Returns plans that hold every one of `items` once."""
-        buckets = packing.bucket(*self._lengths, self.shapes, items)
-        return [Plan(b.batch(n), b.shape) for b in buckets for n in range(b.num_batches)]
-
-    def build(self, plan: Plan) -> Pair:
-        """Reads the tokens of a plan."""
-        source, target = self._sides
+    def build(self, rows: np.ndarray) -> Pair:
+        """Reads the given rows."""
+        members, packing = self.items(rows), self._packing
+        source = side_layout(members, self._lengths[0], packing.source)
+        target = side_layout(members, self._lengths[1], packing.target)
         return Pair(
-            self._padded(source, plan.items, plan.shape.source, first=[]),
-            self._padded(target, plan.items, plan.shape.target, first=[self._specials.bos]),
+            _read(self._sides[0], source, self._specials, framed=False),
+            _read(self._sides[1], target, self._specials, framed=True),
         )
 
-    def _order(self, seed: int, epoch: int, bucket: int) -> np.ndarray:
-        """Returns the permutation of a bucket in one epoch."""
-        rng = np.random.default_rng((seed, epoch, bucket))
-        return rng.permutation(len(self._buckets[bucket].items))
+    def items(self, rows: np.ndarray) -> np.ndarray:
+        """Returns the pairs in each row, [B, most pairs of a row]."""
+        return np.where(rows[:, None] >= 0, self._members[rows], -1)
 
-    def _plan(self, bucket: int, number: int, order: np.ndarray) -> Plan:
-        chosen = self._buckets[bucket]
-        return Plan(chosen.batch(number, order), chosen.shape)
 
-    def _padded(self, column: Column, items: np.ndarray, length: int, first: list[int]) -> Tokens:
-        """Returns `first w1 .. wn <eos>` of each item, padded on the right; -1 is all padding."""
-        lead = len(first)
-        word = np.arange(length) - lead
-        words = column.lengths[items][:, None]
-        real = (items[:, None] >= 0) & (word <= words)
-        inside = real & (word >= 0) & (word < words)
-        ids = np.full(real.shape, self._specials.pad, np.int32)
-        where = column.offsets[items][:, None] + word
-        ids[inside] = column.flat[where[inside]]
-        ids[real & (word == words)] = self._specials.eos
-        ids[items >= 0, :lead] = first
-        positions = np.where(real, np.arange(length), 0).astype(np.int32)
-        return Tokens(ids, positions, real.astype(np.int32))
+def spread(count: int, most: int, values: np.ndarray | None = None) -> np.ndarray:
+    """Returns `most` (0: all) of `count` values, in order, drawn evenly and always the same."""
+    values = np.arange(count) if values is None else values
+    if not 0 < most < count:
+        return values
+    return values[np.sort(np.random.default_rng(0).permutation(count)[:most])]
+
+
+def _read(column: Column, layout: Layout, specials: Specials, framed: bool) -> Tokens:
+    """Reads the ids of a layout; `framed` records begin with <bos>, all end with <eos>."""
+    real, word = layout.record >= 0, layout.offset - int(framed)
+    words = column.lengths[layout.record]
+    inside = real & (word >= 0) & (word < words)
+    ids = np.full(real.shape, specials.pad, np.int32)
+    ids[inside] = column.flat[(column.offsets[layout.record] + word)[inside]]
+    ids[real & (word < 0)] = specials.bos
+    ids[real & (word == words)] = specials.eos
+    return Tokens(ids, layout.positions, layout.segments)

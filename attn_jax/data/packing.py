@@ -1,15 +1,13 @@
-"""From lengths to batches of static shape: packed rows of documents, buckets of sentence pairs.
+"""From lengths to packed rows of static length, of documents and of sentence pairs.
 
 Pure numpy on lengths; no ids are touched here.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-MAX_SHAPES = 8  # of pair batches: each costs a compilation
-_ROW_MULTIPLE = 8  # rows of a pair batch, so that they divide over devices
+_WINDOW = 2048  # pairs that are packed together, drawn from all lengths
 
 
 @dataclass(frozen=True)
@@ -44,7 +42,7 @@ class Packing:
         document = np.searchsorted(self.bounds, stream, side="right") - 1
         begin = np.maximum(self.bounds[document], rows[:, None] * self.length)
         return Layout(
-            document=np.where(real, document, -1),
+            record=np.where(real, document, -1),
             offset=np.where(real, stream - self.bounds[document], 0),
             positions=np.where(real, stream - begin, 0).astype(np.int32),
             segments=np.where(real, document - document[:, :1] + 1, 0).astype(np.int32),
@@ -55,13 +53,13 @@ class Packing:
 class Layout:
     """The contents of packed rows, all [B, T].
 
-    document:  index of the document, -1 at padding.
-    offset:    index within the framed document, `<bos>` being 0.
+    record:    index of the document or pair, -1 at padding.
+    offset:    index within it, special ids included.
     positions: int32, 0.. within each segment.
     segments:  int32, 1.. within each row, 0 at padding.
     """
 
-    document: np.ndarray
+    record: np.ndarray
     offset: np.ndarray
     positions: np.ndarray
     segments: np.ndarray
@@ -74,135 +72,80 @@ def pack(lengths: np.ndarray, length: int) -> Packing:
 
 
 @dataclass(frozen=True)
-class Shape:
-    """The static shape of a batch of pairs: rows, source and target positions."""
+class PairPacking:
+    """Sentence pairs packed into rows: several sources in one, their targets in the other.
 
-    rows: int
+    members: int64 [rows, most pairs of a row]; which pairs a row holds, -1 where there is none.
+    source, target: positions of a row of either side.
+    padding_share: share of the positions of both sides that holds no token.
+    """
+
+    members: np.ndarray
     source: int
     target: int
+    padding_share: float
 
 
-@dataclass(frozen=True)
-class Bucket:
-    """Pairs that are batched together: their indices, int64 [items], and the batch shape."""
+def pack_pairs(sources: np.ndarray, targets: np.ndarray, length: int) -> PairPacking:
+    """Packs pairs, first fit decreasing, into rows of at most `length` positions a side.
 
-    shape: Shape
-    items: np.ndarray
-
-    @property
-    def num_batches(self) -> int:
-        """Batches that hold every item once; the last one may have empty rows."""
-        return -(-len(self.items) // self.shape.rows)
-
-    def batch(self, number: int, order: np.ndarray | None = None) -> np.ndarray:
-        """Returns the items of one batch, int64 [rows], -1 for an empty row.
-
-        Args:
-          number: 0 to `num_batches - 1`.
-          order: a permutation of the items; None leaves them as they are.
-        """
-        rows = self.shape.rows
-        chosen = np.arange(len(self.items)) if order is None else order
-        chosen = self.items[chosen[number * rows : (number + 1) * rows]]
-        return np.pad(chosen, (0, rows - len(chosen)), constant_values=-1)
-
-
-def shape_for(source: int, target: int, batch_tokens: int) -> Shape:
-    """Returns as many rows as `batch_tokens` positions a side allow, a multiple of 8 from 8 on."""
-    rows = max(batch_tokens // max(source, target), 1)
-    return Shape(rows - rows % _ROW_MULTIPLE if rows >= _ROW_MULTIPLE else rows, source, target)
-
-
-def choose_shapes(
-    source_lengths: np.ndarray,
-    target_lengths: np.ndarray,
-    batch_tokens: int,
-    known: Sequence[Shape] = (),
-) -> list[Shape]:
-    """Chooses few batch shapes that hold all pairs with little padding.
-
-    Without `known` shapes, boxes (source, target) around single lengths are merged, cheapest
-    first, where the cost of a box is items * (source + target), until 8 are left. With them,
-    they are kept, so that nothing new is compiled, and one is added if some pair fits in none.
-    """
-    if known:
-        homeless = ~_fits(source_lengths, target_lengths, known).any(0)
-        if not homeless.any():
-            return list(known)
-        boxes = [(source_lengths[homeless].max(), target_lengths[homeless].max())]
-    else:
-        boxes, counts = _cells(source_lengths, target_lengths)
-        while len(boxes) > MAX_SHAPES:
-            boxes, counts = _merge_cheapest(boxes, counts)
-    return [*known, *(shape_for(int(s), int(t), batch_tokens) for s, t in boxes)]
-
-
-def _fits(source: np.ndarray, target: np.ndarray, shapes: Sequence[Shape]) -> np.ndarray:
-    """Returns bool [shapes, pairs]."""
-    return np.array([(source <= s.source) & (target <= s.target) for s in shapes])
-
-
-def _cells(source: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the distinct length pairs [cells, 2] and their counts, at most a few hundred.
-
-    Long lengths are rounded up in steps that keep merging, quadratic in the cells, fast.
-    """
-    lengths = np.stack([source, target], axis=1)
-    if not len(lengths):
-        return lengths, np.zeros(0, int)
-    step = 1
-    while True:
-        rounded = np.minimum(-(-lengths // step) * step, lengths.max(axis=0))
-        cells, counts = np.unique(rounded, axis=0, return_counts=True)
-        if len(cells) <= 400:
-            return cells, counts
-        step += 1
-
-
-def _merge_cheapest(boxes: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    union = np.maximum(boxes[:, None], boxes[None])  # [cells, cells, 2]
-    area = counts * boxes.sum(1)
-    growth = (counts[:, None] + counts) * union.sum(-1) - area[:, None] - area
-    np.fill_diagonal(growth, np.iinfo(growth.dtype).max)
-    a, b = np.unravel_index(np.argmin(growth), growth.shape)
-    keep = np.delete(np.arange(len(boxes)), [a, b])
-    return (
-        np.concatenate([boxes[keep], union[a, b][None]]),
-        np.append(counts[keep], counts[a] + counts[b]),
-    )
-
-
-def bucket(
-    source_lengths: np.ndarray,
-    target_lengths: np.ndarray,
-    shapes: Sequence[Shape],
-    items: np.ndarray | None = None,
-) -> list[Bucket]:
-    """Puts every pair into the smallest shape that holds it; a pair that none holds is left out.
+    The side with fewer tokens gets shorter rows in proportion, but room for its longest sentence.
 
     Args:
-      source_lengths: tokens of each source, special ones included, int [pairs].
-      target_lengths: likewise.
-      shapes: see `choose_shapes`.
-      items: the pairs to take, increasing; None means all.
+      sources: tokens of each source, special ones included, none above `length`.
+      targets: likewise.
+      length: positions of a row of the longer side.
     """
-    if not shapes:
-        return []
-    items = np.arange(len(source_lengths)) if items is None else items
-    source, target = source_lengths[items], target_lengths[items]
-    shapes = sorted(shapes, key=lambda shape: (shape.source + shape.target, shape.source))
-    fits = _fits(source, target, shapes)
-    first = np.where(fits.any(0), fits.argmax(0), -1)
-    buckets = [Bucket(shape, items[first == i]) for i, shape in enumerate(shapes)]
-    return [each for each in buckets if len(each.items)]
+    totals = np.array([sources.sum(), targets.sum()])
+    even = np.ceil(length * totals / max(totals.max(), 1)).astype(int)
+    rows = np.maximum(even, [sources.max(initial=1), targets.max(initial=1)])
+    # Windows drawn at random: the short fill what the long leave, however the corpus is sorted.
+    order = np.random.default_rng(0).permutation(len(sources))
+    packed: list[list[int]] = []
+    for start in range(0, len(order), _WINDOW):
+        packed += _first_fit(order[start : start + _WINDOW], sources, targets, rows)
+    members = np.full((len(packed), max(map(len, packed), default=1)), -1, np.int64)
+    for row, pairs in enumerate(packed):
+        members[row, : len(pairs)] = pairs
+    padding = 1 - totals.sum() / max(len(packed) * rows.sum(), 1)
+    return PairPacking(members, int(rows[0]), int(rows[1]), float(padding))
 
 
-def padding_share(
-    buckets: list[Bucket], source_lengths: np.ndarray, target_lengths: np.ndarray
-) -> float:
-    """Returns the share of the positions of all batches, both sides, that holds no token."""
-    positions = sum(
-        b.num_batches * b.shape.rows * (b.shape.source + b.shape.target) for b in buckets
+def _first_fit(
+    pairs: np.ndarray, sources: np.ndarray, targets: np.ndarray, rows: np.ndarray
+) -> list[list[int]]:
+    sizes = np.stack([sources, targets], axis=1)[pairs]
+    # The largest first, by the side that fills more of its row.
+    order = np.argsort(-(sizes / rows).max(axis=1), kind="stable")
+    free = np.tile(rows, (len(pairs), 1))
+    packed: list[list[int]] = []
+    for pair, size in zip(pairs[order], sizes[order], strict=True):
+        row = int(np.argmax((free[: len(packed) + 1] >= size).all(axis=1)))
+        if row == len(packed):
+            packed.append([])
+        packed[row].append(int(pair))
+        free[row] -= size
+    return packed
+
+
+def side_layout(members: np.ndarray, lengths: np.ndarray, length: int) -> Layout:
+    """Says what stands at each position of one side of packed pairs.
+
+    Args:
+      members: int64 [B, most pairs of a row], -1 where there is none.
+      lengths: tokens of each pair on this side.
+      length: positions of a row.
+    """
+    ends = np.cumsum(np.where(members >= 0, lengths[members], 0), axis=1)
+    starts = np.pad(ends, ((0, 0), (1, 0)))[:, :-1]
+    columns = np.arange(length)
+    slot = (columns[None, :, None] >= ends[:, None, :]).sum(axis=-1)
+    real = columns < ends[:, -1:]
+    slot = np.where(real, slot, 0)
+    offset = np.where(real, columns - np.take_along_axis(starts, slot, axis=1), 0)
+    return Layout(
+        record=np.where(real, np.take_along_axis(members, slot, axis=1), -1),
+        offset=offset,
+        positions=offset.astype(np.int32),
+        segments=np.where(real, slot + 1, 0).astype(np.int32),
     )
-    tokens = sum(int((source_lengths + target_lengths)[b.items].sum()) for b in buckets)
-    return 1 - tokens / max(positions, 1)

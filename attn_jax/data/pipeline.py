@@ -11,7 +11,7 @@ import grain
 import numpy as np
 
 from attn_jax.config import Config, flatten
-from attn_jax.data.batches import PairBatches, Plan, TextBatches
+from attn_jax.data.batches import Batches, PairBatches, TextBatches, spread
 from attn_jax.data.cache import cached
 from attn_jax.data.encoded import Column, encode_split
 from attn_jax.data.sources import Source, open_source
@@ -48,28 +48,28 @@ def open_dataset(config: Config, tokenizer: Tokenizer | None = None) -> "Dataset
 class EvalBatches(Sequence):
     """`(items, batch)` in a fixed order, read when asked for; can be gone through repeatedly.
 
-    items: int64 [rows]; which item of the split each row is, -1 for an empty row.
-    batch: `Tokens` of packed rows, or a `Pair`.
+    items: which rows of text, [rows], or which pairs, [rows, pairs], are in it; -1 for none.
+    batch: `Tokens` or `Pair`, packed.
     """
 
-    def __init__(self, batches: TextBatches | PairBatches, plans: list[Plan]) -> None:
+    def __init__(self, batches: Batches, rows: list[np.ndarray]) -> None:
         self._batches = batches
-        self._plans = plans
+        self._rows = rows
 
     def __len__(self) -> int:
-        return len(self._plans)
+        return len(self._rows)
 
     def __getitem__(self, index: int) -> tuple[np.ndarray, Tokens | Pair]:
-        plan = self._plans[index]
-        return plan.items, self._batches.build(plan)
+        rows = self._rows[index]
+        return self._batches.items(rows), self._batches.build(rows)
 
 
 class Dataset:
     """Train and evaluation batches of one source, as numpy `Tokens` (text) or `Pair` (pairs).
 
     Text: rows of `data.length` positions, packed with documents `<bos> .. <eos>`.
-    Pairs: source `w1 .. wn <eos>` and target `<bos> w1 .. wm <eos>`, padded on the right, in at
-    most 8 shapes. Padding has segment 0. `blocks` is None.
+    Pairs: rows of at most as many, packed with sources `w1 .. wn <eos>` and, in the rows beside
+    them, targets `<bos> w1 .. wm <eos>`. Padding has segment 0. `blocks` is None.
     """
 
     def __init__(self, config: Config, source: Source, tokenizer: Tokenizer, root: Path) -> None:
@@ -79,8 +79,8 @@ class Dataset:
         self._config = config.data
         self._source = source
         self._root = root
-        self._batches: dict[str, TextBatches | PairBatches] = {}
-        if not len(self._split("train").kept):
+        self._batches: dict[str, Batches] = {}
+        if not self._split("train").num_rows:
             raise InputError(
                 f"data.length = {config.data.length}: all {self.left_out} training pairs are longer"
             )
@@ -115,15 +115,15 @@ class Dataset:
           InputError: if the rows of a batch do not divide evenly.
         """
         batches = self._split("train")
-        for shape in batches.shapes:
-            if shape.rows % process_count:
-                raise InputError(
-                    f"data.batch_tokens = {self._config.batch_tokens}: batches of {shape.rows} "
-                    f"rows cannot be divided over {process_count} processes"
-                )
-        plans = batches.train_plans(seed)
-        mine = plans.map(lambda plan: batches.build(plan.share(process_index, process_count)))
-        return iter(mine.to_iter_dataset(_READ))
+        if batches.rows % process_count:
+            raise InputError(
+                f"data.batch_tokens = {self._config.batch_tokens}: batches of {batches.rows} "
+                f"rows cannot be divided over {process_count} processes"
+            )
+        size = batches.rows // process_count
+        mine = slice(process_index * size, (process_index + 1) * size)
+        read = batches.train_rows(seed).map(lambda rows: batches.build(rows[mine]))
+        return iter(read.to_iter_dataset(_READ))
 
     def eval_batches(self, split: str, max_items: int = 0) -> EvalBatches:
         """Returns `(items, batch)` over a split, every packed row or pair exactly once.
@@ -132,12 +132,11 @@ class Dataset:
           split: "train", "validation" or "test".
           max_items: most rows (text) or pairs, spread over the split; 0 means all.
         """
+        if self.kind == "pair" and max_items:
+            batches = self._open(split, max_items)
+            return EvalBatches(batches, batches.eval_rows())
         batches = self._split(split)
-        items = batches.kept
-        if 0 < max_items < len(items):
-            chosen = np.random.default_rng(0).permutation(len(items))[:max_items]
-            items = items[np.sort(chosen)]
-        return EvalBatches(batches, batches.eval_plans(items))
+        return EvalBatches(batches, batches.eval_rows(spread(batches.num_rows, max_items)))
 
     def texts(self, split: str) -> Records:
         """Returns the texts of a split: str, or `(source, target)` by the index of a pair."""
@@ -152,19 +151,17 @@ class Dataset:
         """Returns the encoded documents, or targets, of a split: flat ids with their bounds."""
         return self.columns(split)[-1]
 
-    def _split(self, split: str) -> TextBatches | PairBatches:
+    def _split(self, split: str) -> Batches:
         if split not in self._batches:
             self._batches[split] = self._open(split)
         return self._batches[split]
 
-    def _open(self, split: str) -> TextBatches | PairBatches:
+    def _open(self, split: str, most: int = 0) -> Batches:
         columns = self.columns(split)
         limits = self.tokenizer.specials, self._config.length, self._config.batch_tokens
         if self.kind == "text":
             return TextBatches(*columns, *limits)
-        # Evaluation keeps to the shapes of training, so that little new is compiled.
-        shapes = None if split == "train" else self._split("train").shapes
-        return PairBatches(columns, *limits, shapes)
+        return PairBatches(columns, *limits, most)
 
 
 def _trained(config: Config, source: Source, root: Path) -> Tokenizer:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+import jax.numpy as jnp
 import numpy as np
 
 from attn_jax.data.tokenizers import Tokenizer
@@ -54,4 +55,4 @@ def _pad(sequences: list[list[int]], pad: int) -> Tokens:
     for row, sequence in enumerate(sequences):
         ids[row, : len(sequence)] = sequence
         real[row, : len(sequence)] = True
-    return Tokens.of(ids, real)
+    return Tokens.of(jnp.asarray(ids), jnp.asarray(real))

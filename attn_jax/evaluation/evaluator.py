@@ -1,7 +1,7 @@
 """What an evaluator is, and what it is made from."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from flax import nnx
 
@@ -20,12 +20,18 @@ class Subject:
     graph: nnx.GraphDef
 
 
-class Evaluator(Protocol):
-    """A small object with one method."""
+class Evaluator:
+    """A small object that measures parameters."""
 
     kinds: ClassVar[tuple[str, ...]]  # of data that it fits: "text", "pair"
 
-    def __init__(self, subject: Subject): ...
+    def __init__(self, subject: Subject):
+        """Prepares what does not depend on the parameters."""
 
     def run(self, params: dict) -> dict[str, Any]:
         """Returns `{name: value}` of plain numbers, strings, lists and dicts."""
+        raise NotImplementedError
+
+    def curve(self, params: dict) -> dict[str, Any]:
+        """Returns what is worth its time while training: all, unless there is something cheaper."""
+        return self.run(params)

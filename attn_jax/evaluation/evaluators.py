@@ -47,15 +47,15 @@ class Evaluation:
         names = self._config.evaluators.split(",")
         return {name: self._evaluators[name].run(params) for name in names}
 
-    def curve(self, params: dict) -> dict[str, float]:
+    def curve(self, params: dict) -> dict[str, int | float]:
         """Returns the numbers of `eval.curve`, named `evaluator/key`."""
         names = self._config.curve.split(",")
-        return flat_numbers({name: self._evaluators[name].run(params) for name in names})
+        return flat_numbers({name: self._evaluators[name].curve(params) for name in names})
 
 
-def flat_numbers(results: dict[str, Any], prefix: str = "") -> dict[str, float]:
+def flat_numbers(results: dict[str, Any], prefix: str = "") -> dict[str, int | float]:
     """Returns the numbers in nested dicts, their keys joined by `/`; leaves out anything else."""
-    flat: dict[str, float] = {}
+    flat: dict[str, int | float] = {}
     for name, value in results.items():
         if isinstance(value, dict):
             flat |= flat_numbers(value, f"{prefix}{name}/")

@@ -10,13 +10,13 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array
 
-from attn_jax.evaluation.evaluator import Subject
+from attn_jax.evaluation.evaluator import Evaluator, Subject
 from attn_jax.models.tokens import Pair, Tokens
 from attn_jax.objectives import Objective
 from attn_jax.objectives.losses import token_losses
 
 
-class Loss:
+class Loss(Evaluator):
     """Mean negative log-likelihood over the targets of a held-out split.
 
     A masked model's is not a likelihood of the text, so its exponential is named

@@ -13,7 +13,7 @@ from flax import nnx
 from jaxtyping import Array
 
 from attn_jax.data.pipeline import Dataset
-from attn_jax.evaluation.evaluator import Subject
+from attn_jax.evaluation.evaluator import Evaluator, Subject
 from attn_jax.evaluation.ngram import NGrams
 from attn_jax.models.tokens import Tokens
 
@@ -47,7 +47,7 @@ class Positions:
         return np.take_along_axis(field, columns[:, None], axis=1)[:, 0]
 
 
-class SharedPositions:
+class SharedPositions(Evaluator):
     """Bits per token at one fixed random set of held-out positions, under three masks.
 
     causal:        from the left context, read left to right.
@@ -83,8 +83,17 @@ class SharedPositions:
             "unigram_bits": unigram,
             "trigram_bits": trigram,
             **{mask: _summary(score) for mask, score in scores.items()},
-            "samples": [self._sample(scores, i) for i in range(NUM_SAMPLES)],
+            "samples": [
+                self._sample(scores, i)
+                for i in range(min(NUM_SAMPLES, len(self._positions.columns)))
+            ],
         }
+
+    def curve(self, params: dict) -> dict[str, Any]:
+        """Returns the bits and accuracy under the arm's own mask only."""
+        own = self._subject.objective.mask
+        summary = _summary(self._score(params, own))
+        return {"own_bits": summary["bits"], own: summary}
 
     def _score(self, params: dict, mask: str) -> dict[str, np.ndarray]:
         subject, places = self._subject, self._positions

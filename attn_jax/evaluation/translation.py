@@ -7,12 +7,12 @@ from flax import nnx
 from sacrebleu.metrics import BLEU, CHRF
 
 from attn_jax.decoding.text import generate_texts
-from attn_jax.evaluation.evaluator import Subject
+from attn_jax.evaluation.evaluator import Evaluator, Subject
 
 NUM_SAMPLES = 8  # translations shown in the report
 
 
-class TranslationQuality:
+class TranslationQuality(Evaluator):
     """Translates held-out sentences and scores them against the references.
 
     Copying the source is scored beside it: between similar languages that is not zero.

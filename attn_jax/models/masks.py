@@ -1,12 +1,13 @@
 """The one mask function: who may see whom follows from fields of the query and of the key."""
 
 import jax
+import numpy as np
 from jaxtyping import Array, Bool
 
 from attn_jax.models.tokens import Tokens
 
 
-def visible(queries: Tokens, keys: Tokens, window: int = 0) -> Bool[Array, "B T S"]:
+def visible(queries: Tokens, keys: Tokens, window: int = 0) -> Bool[Array | np.ndarray, "B T S"]:
     """Returns True where the query may attend to the key.
 
         query.segment == key.segment != 0
@@ -36,6 +37,7 @@ def visible(queries: Tokens, keys: Tokens, window: int = 0) -> Bool[Array, "B T 
         x x x .
 
     Nothing here looks at array indices, so packing, caches, ragged prompts and windows agree.
+    Fields in numpy give a mask in numpy.
 
     Args:
       queries: fields of the queries, [B, T]; `blocks` must be set.

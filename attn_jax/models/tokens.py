@@ -66,9 +66,9 @@ class Tokens:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Pair:
-    """A batch of sentence pairs, each side right-padded: what translation objectives take.
+    """A batch of sentence pairs, several to a row: what translation objectives take.
 
-    source: `w1 .. wn <eos>`;  target: `<bos> w1 .. wm <eos>`.
+    source: `w1 .. wn <eos>`;  target: `<bos> w1 .. wm <eos>`; a pair has one segment in both.
     """
 
     source: Tokens

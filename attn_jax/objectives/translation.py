@@ -9,12 +9,16 @@ from jaxtyping import Array
 from attn_jax.data.tokenizers import Specials
 from attn_jax.models.tokens import Pair, Tokens
 from attn_jax.objectives.batch import Batch
+from attn_jax.objectives.causal_lm import next_tokens
 
 
 def _shift(target: Tokens) -> tuple[Tokens, Array, Array]:
-    """Returns `<bos> w1 .. wm`, the targets `w1 .. wm <eos>` and their weights."""
-    inputs = jax.tree.map(lambda x: x[:, :-1], target)
-    return inputs, target.ids[:, 1:], (target.segments[:, 1:] != 0).astype(jnp.float32)
+    """Returns `<bos> w1 .. wm <eos>`, the targets `w1 .. wm <eos>` and their weights.
+
+    The last column is no input: nothing comes after it.
+    """
+    targets, weights = next_tokens(target)
+    return jax.tree.map(lambda x: x[:, :-1], target), targets[:, :-1], weights[:, :-1]
 
 
 def _first_token(source: Tokens, token: int) -> Tokens:
@@ -32,7 +36,7 @@ class Translation:
     shift = 1
 
     def __call__(self, pair: Pair, key: Array, first_row: Array | int = 0) -> Batch:
-        """Returns the batch for padded pairs; nothing is random, so `key` is not read."""
+        """Returns the batch for packed pairs; nothing is random, so `key` is not read."""
         inputs, targets, weights = _shift(pair.target)
         return Batch(inputs.causal(), targets, weights, source=pair.source.bidirectional())
 
@@ -56,21 +60,30 @@ class JoinedTranslation:
     shift = 1
 
     def __call__(self, pair: Pair, key: Array, first_row: Array | int = 0) -> Batch:
-        """Returns the batch for padded pairs; nothing is random, so `key` is not read."""
+        """Returns the batch for packed pairs; nothing is random, so `key` is not read."""
         target, targets, weights = _shift(pair.target)
-        target = target.replace(ids=target.ids.at[:, 0].set(self.specials.sep))
-        inputs = self._join(pair.source, target)
+        starts = (target.segments != 0) & (target.positions == 0)
+        target = target.replace(ids=jnp.where(starts, self.specials.sep, target.ids))
         S, T = pair.source.ids.shape[1], targets.shape[1]
         at = jnp.broadcast_to(jnp.arange(S, S + T), targets.shape)
-        return Batch(inputs, targets, weights, at)
+        return Batch(self._join(pair.source, target), targets, weights, at)
 
     def prompt(self, source: Tokens) -> tuple[Tokens, Tokens | None]:
         """Returns what decoding starts from: `w1 .. wn <eos> <sep>`, and no separate source."""
         return self._join(source, _first_token(source, self.specials.sep)), None
 
     def _join(self, source: Tokens, target: Tokens) -> Tokens:
-        lengths = jnp.sum(source.segments != 0, axis=1, keepdims=True, dtype=jnp.int32)
-        target = target.replace(positions=target.positions + lengths)
+        """Puts each target after the source of its segment: in fields, not in columns."""
+        prefixes = jax.vmap(_segment_lengths)(source.segments, target.segments)
+        source_prefixes = jax.vmap(_segment_lengths)(source.segments, source.segments)
+        target = target.replace(positions=target.positions + prefixes)
+        lengths = jnp.concatenate([source_prefixes, prefixes], axis=1)
         source, target = source.replace(blocks=None), target.replace(blocks=None)
         joined = jax.tree.map(lambda a, b: jnp.concatenate([a, b], axis=1), source, target)
         return joined.prefix(lengths) if self.mask == "prefix" else joined.causal()
+
+
+def _segment_lengths(counted_S: Array, asked_T: Array) -> Array:
+    """Returns for each token of `asked` how many of `counted` are of its segment."""
+    same = (asked_T[:, None] == counted_S[None, :]) & (asked_T[:, None] != 0)
+    return jnp.sum(same, axis=1, dtype=jnp.int32)

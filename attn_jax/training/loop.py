@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 from tqdm import tqdm
@@ -18,7 +19,7 @@ from tqdm import tqdm
 from attn_jax.config import Config
 from attn_jax.data.pipeline import Dataset, open_dataset
 from attn_jax.data.tokenizers import load_tokenizer
-from attn_jax.errors import WorkError
+from attn_jax.errors import InputError, WorkError
 from attn_jax.evaluation.evaluators import Evaluation
 from attn_jax.files import read_json, write_whole
 from attn_jax.models.transformer import build_model
@@ -61,10 +62,21 @@ def train(config: Config, workdir: Path) -> dict[str, Any]:
         return read_json(ledger)
     stored = workdir / "tokenizer"
     dataset = open_dataset(config, load_tokenizer(stored) if stored.exists() else None)
+    _refuse_wrong_kind(config, dataset)
     open_run(workdir, config)
     if not stored.exists():
         dataset.tokenizer.save(stored)
     return _Run(config, workdir, dataset).run()
+
+
+def _refuse_wrong_kind(config: Config, dataset: Dataset) -> None:
+    tokenizer = dataset.tokenizer
+    objective = make_objective(config.objective, tokenizer.specials, tokenizer.vocab_size)
+    if objective.kind != dataset.kind:
+        raise InputError(
+            f"objective.name = {config.objective.name!r}: trains on {objective.kind} data, "
+            f"and data.name = {config.data.name!r} is {dataset.kind} data"
+        )
 
 
 class _Run:
@@ -86,7 +98,7 @@ class _Run:
     def run(self) -> dict[str, Any]:
         """Restores, trains, evaluates, and writes the ledger."""
         t = self.config.train
-        state, totals = new_state(self.params, self.optimizer), Totals()
+        state, totals = new_state(self.params, self.optimizer, t.seed), Totals()
         texts = self._texts()
         with Checkpoints(self.workdir, t.keep_checkpoints) as checkpoints:
             if checkpoints.latest is not None:
@@ -99,10 +111,20 @@ class _Run:
                 reporter = Reporter(log, rate, totals, bar)
                 try:
                     state = self._loop(state, start, texts, checkpoints, reporter)
+                except FloatingPointError as error:
+                    raise WorkError(self._advice(error, checkpoints.latest)) from error
                 finally:
                     if log is not None:
                         log.close()
         return self._finish(state, totals)
+
+    def _advice(self, error: FloatingPointError, latest: int | None) -> str:
+        saved = f"the checkpoint of step {latest} is good" if latest else "nothing was saved"
+        return (
+            f"{error}; {saved} in {self.workdir}; go on in another workdir with a lower "
+            f"optimizer.learning_rate (it was {self.config.optimizer.learning_rate:g}) or with "
+            f"optimizer.clip_norm (it was {self.config.optimizer.clip_norm:g})"
+        )
 
     def _loop(
         self,
@@ -193,7 +215,7 @@ class _Run:
         flops = tokens = 0.0
         key = jax.random.key(self.config.train.seed)
         for text in islice(self._texts(), FLOPS_SAMPLE):
-            batch = self.objective(text, key)
+            batch = self.objective(jax.tree.map(jnp.asarray, text), key)
             flops += training_flops(self.config.model, self.params, batch)
             tokens += read_tokens(text)
         return flops / tokens

@@ -9,7 +9,6 @@ import optax
 from jaxtyping import Array
 from tqdm import tqdm
 
-from attn_jax.errors import WorkError
 from attn_jax.training.metrics import MetricsLog
 
 
@@ -49,7 +48,7 @@ class Reporter:
         """Writes the queued line, if there is one.
 
         Raises:
-          WorkError: the loss of the window is not finite.
+          FloatingPointError: the loss of the window is not finite.
         """
         if self._pending is None:
             return
@@ -89,8 +88,8 @@ class Reporter:
 
 
 def refuse_not_finite(step: int, sums: dict[str, Array]) -> dict[str, float]:
-    """Returns the sums as numbers; raises WorkError if the loss is not finite."""
+    """Returns the sums as numbers; raises FloatingPointError if one is not finite."""
     values = {name: float(value) for name, value in sums.items()}
     if not all(math.isfinite(value) for value in values.values()):
-        raise WorkError(f"the loss or its gradient is not finite at step {step}")
+        raise FloatingPointError(f"the loss or its gradient is not finite at step {step}")
     return values

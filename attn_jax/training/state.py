@@ -5,7 +5,7 @@ from typing import Any
 import jax.numpy as jnp
 import optax
 from flax import nnx, struct
-from jaxtyping import Array, Int
+from jaxtyping import Array, Int, UInt
 
 from attn_jax.models.transformer import Transformer
 
@@ -17,6 +17,7 @@ class TrainState:
     """A pytree of arrays.
 
     step:      updates done.
+    seed:      of masking and dropout; not in the program, so that all seeds share a compiled one.
     params:    nested dict of float32 arrays.
     opt_state: of optax.
     window:    sums since the last logged step, so that a run stopped between two logs resumes
@@ -24,6 +25,7 @@ class TrainState:
     """
 
     step: Int[Array, ""]
+    seed: UInt[Array, ""]
     params: Any
     opt_state: optax.OptState
     window: dict[str, Array]
@@ -35,7 +37,7 @@ def split_model(model: Transformer) -> tuple[nnx.GraphDef, dict]:
     return graph, nnx.to_pure_dict(params)
 
 
-def new_state(params: dict, optimizer: optax.GradientTransformation) -> TrainState:
+def new_state(params: dict, optimizer: optax.GradientTransformation, seed: int) -> TrainState:
     """Returns the state before the first step."""
     window = {name: jnp.float32(0) for name in SUMS}
-    return TrainState(jnp.int32(0), params, optimizer.init(params), window)
+    return TrainState(jnp.int32(0), jnp.uint32(seed), params, optimizer.init(params), window)

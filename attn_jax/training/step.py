@@ -43,7 +43,7 @@ def make_step(spec: StepSpec, axis_name: str | None = None) -> StepFn:
     config = spec.config
 
     def step(state: TrainState, text: Tokens | Pair):
-        key = jax.random.fold_in(jax.random.key(config.train.seed), state.step)
+        key = jax.random.fold_in(jax.random.key(state.seed), state.step)
         mask_key, dropout_key = jax.random.split(key)
         first_row = 0
         if axis_name:
@@ -62,7 +62,7 @@ def make_step(spec: StepSpec, axis_name: str | None = None) -> StepFn:
         fresh = state.step % config.train.log_every == 0
         window = {k: jnp.where(fresh, 0, state.window[k]) + sums[k] for k in sums}
         # A copy of the sums: the state's own buffers are donated to the next step.
-        return TrainState(state.step + 1, params, opt_state, window), dict(window)
+        return TrainState(state.step + 1, state.seed, params, opt_state, window), dict(window)
 
     return step
 

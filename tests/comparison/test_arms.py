@@ -111,7 +111,7 @@ def test_directory_of_another_config_is_refused(masking_runs, masking_study, tmp
     study = masking_study()
     study.base.train.steps, study.base.model.d_model = 600, 256
     planned = plan(study, "0", tmp_path / "masking")[0]
-    with pytest.raises(InputError, match=r"model.d_model 128 \(now 256\), train.steps 1200"):
+    with pytest.raises(InputError, match=r"model.d_model: 128 there, 256 here; train.steps: 1200"):
         is_finished(planned)
 
 

@@ -1,4 +1,4 @@
-"""`attend` and its kernels against a slow numpy loop, and what must hold when nothing is seen or logits are big."""
+"""`attend` and its kernels against a slow numpy loop; unseen keys, empty rows and big logits."""
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,6 @@ from attn_jax.models.kernels import dense
 from attn_jax.models.kernels.dense import attend_dense
 from attn_jax.models.masks import visible
 from attn_jax.models.tokens import Tokens
-
 
 KERNELS = pytest.mark.parametrize("kernel", [attend, attend_dense])
 

@@ -45,10 +45,10 @@ def padded_pairs(specials, seed=0, lengths=(16, 3, 9, 5, 2, 0, 14, 12)):
     """Pairs whose sides have very different lengths."""
     source = packed_rows(specials, seed, [(n,) if n else () for n in lengths])
     target = packed_rows(specials, seed + 1, [(n,) if n else () for n in reversed(lengths)])
-    # A source has no <bos>, and a pair has both sides or none.
-    source = source.replace(ids=np.where(source.ids == specials.bos, 7, source.ids))
-    real = (source.segments[:, :1] != 0) & (target.segments[:, :1] != 0)
-    source, target = (s.replace(segments=np.where(real, s.segments, 0)) for s in (source, target))
+    source.ids[source.ids == specials.bos] = 7  # a source has none
+    # A pair has both sides or none.
+    empty = (source.segments[:, 0] == 0) | (target.segments[:, 0] == 0)
+    source.segments[empty] = target.segments[empty] = 0
     return Pair(source, target)
 
 
@@ -79,6 +79,6 @@ def new_spec(specials, tiny):
         graph, params = split_model(model)
         optimizer = make_optimizer(config.optimizer, config.train.steps)
         objective = make_objective(config.objective, specials, 80)
-        return StepSpec(graph, objective, optimizer, config), new_state(params, optimizer)
+        return StepSpec(graph, objective, optimizer, config), new_state(params, optimizer, config.train.seed)
 
     return make
