@@ -50,6 +50,8 @@ class NGrams:
           last: the token to the left.
           ids: the token itself.
         """
+        # V^3 n-grams do not fit in int32, the type of ids elsewhere.
+        before, last, ids = (np.asarray(x, np.int64) for x in (before, last, ids))
         uniform_share = 1 / (1 + self._one.sum())
         one = self._one[ids] / self._one.sum() * (1 - uniform_share) + uniform_share / self._V
         two = self._two.interpolate(last, ids, one)
