@@ -21,7 +21,7 @@ from attn_jax.training.loop import train
 
 ROOT = Path(__file__).parent.parent
 TIME_KEYS = ("seconds", "tokens_per_s")
-WORDS = "zero one two three four five six seven eight nine".split()
+WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
 SMALL = {
     "model.num_layers": 1,
     "model.d_model": 16,
@@ -41,7 +41,10 @@ SMALL = {
     "eval.max_items": 16,
     "eval.shared_positions": 40,
 }
+# With dropout, so that a resumed run needs the right keys.
+LM = {"model.dropout": 0.1, "eval.evaluators": "loss,shared_positions,attention"}
 TRANSLATION = {
+    "eval.evaluators": "loss,translation",
     "model.architecture": "encoder_decoder",
     "objective.name": "translation",
     "data.name": "parallel_files",
@@ -102,6 +105,11 @@ def fast_compilation(cache: Path) -> dict:
     }
 
 
+def compile_fast(folder: Path) -> None:
+    for name, value in fast_compilation(folder / "cache").items():
+        jax.config.update(name, value)
+
+
 @pytest.fixture(scope="session")
 def session_folder(tmp_path_factory):
     """One folder, whichever conftest asks."""
@@ -112,8 +120,7 @@ def session_folder(tmp_path_factory):
 
 @pytest.fixture(autouse=True, scope="module")
 def _compile_fast(session_folder):
-    for name, value in fast_compilation(session_folder / "cache").items():
-        jax.config.update(name, value)
+    compile_fast(session_folder)
     yield
     jax.config.update("jax_disable_most_optimizations", False)
 
@@ -127,8 +134,8 @@ def tiny_data(session_folder):
 def lm_run(tiny_data):
     """A finished run of a causal LM; shared, so tests must not change it."""
     workdir = tiny_data.folder / "lm_run"
-    config = tiny_data.config(eval__evaluators="loss,shared_positions,attention")
-    train(config, workdir)  # a finished run is left as it is
+    compile_fast(tiny_data.folder)  # fixtures of the session come before those of the module
+    train(tiny_data.config(**LM), workdir)  # a finished run is left as it is
     return workdir
 
 
@@ -136,7 +143,8 @@ def lm_run(tiny_data):
 def translation_run(tiny_data):
     """A finished run of an encoder-decoder; shared, so tests must not change it."""
     workdir = tiny_data.folder / "translation_run"
-    train(tiny_data.config(**TRANSLATION, eval__evaluators="loss,translation"), workdir)
+    compile_fast(tiny_data.folder)
+    train(tiny_data.config(**TRANSLATION), workdir)
     return workdir
 
 

@@ -3,8 +3,9 @@
 import jax
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
+from attn_jax.models.layers import materialize
 from attn_jax.models.transformer import Transformer
 from attn_jax.objectives.batch import Batch
 
@@ -34,14 +35,55 @@ def token_losses(
     if batch.at is not None:
         hidden = jnp.take_along_axis(hidden, batch.at[:, :, None], axis=1)
     B, N, D = hidden.shape
-    logits = model.logits(hidden.reshape(B * N, D)).reshape(B, N, -1)
-    log_total = jax.nn.logsumexp(logits, axis=-1)
-    target = jnp.take_along_axis(logits, batch.targets[:, :, None], axis=-1)[:, :, 0]
-    nll = log_total - target
-    # The best guess, up to exact ties: argmax costs as much as a layer on CPU.
-    correct = (target >= jnp.max(logits, axis=-1)).astype(jnp.float32)
-    loss = nll
-    if label_smoothing:
-        evenly = log_total - jnp.mean(logits, axis=-1)
-        loss = (1 - label_smoothing) * nll + label_smoothing * evenly
+    scores = cross_entropy(
+        hidden.reshape(B * N, D), model.embedding[...], batch.targets.reshape(B * N)
+    )
+    nll, evenly, correct = (score.reshape(B, N) for score in scores)
+    loss = (1 - label_smoothing) * nll + label_smoothing * evenly if label_smoothing else nll
     return TokenLosses(nll, correct, loss, batch.weights)
+
+
+@jax.custom_vjp
+def cross_entropy(
+    hidden_ND: Float[Array, "N D"], table_VD: Float[Array, "V D"], targets_N: Int[Array, " N"]
+) -> tuple[Float[Array, " N"], Float[Array, " N"], Float[Array, " N"]]:
+    """Projects onto the vocabulary and scores the targets, in float32.
+
+    The gradient is by hand: left to itself, XLA computes the softmax anew inside each of the two
+    products that need it.
+
+    Returns:
+      Negative log-likelihood of the target; the mean of the same over the whole vocabulary (for
+      label smoothing); 1.0 where the target is the best guess, up to exact ties.
+    """
+    return _score(hidden_ND, table_VD, targets_N)[0]
+
+
+def _score(hidden_ND: Array, table_VD: Array, targets_N: Array) -> tuple:
+    table_VD = table_VD.astype(hidden_ND.dtype)
+    logits = jnp.matmul(hidden_ND, table_VD.T, preferred_element_type=jnp.float32)
+    best = jnp.max(logits, axis=-1)
+    target = jnp.take_along_axis(logits, targets_N[:, None], axis=-1)[:, 0]
+    mean = jnp.mean(logits, axis=-1)
+    shares = jnp.exp(logits - best[:, None])
+    total = jnp.sum(shares, axis=-1)
+    log_total = best + jnp.log(total)
+    # argmax would cost as much as a layer on CPU.
+    correct = (target >= best).astype(jnp.float32)
+    saved = (hidden_ND, table_VD, targets_N, shares, total)
+    return (log_total - target, log_total - mean, correct), saved
+
+
+def _score_backward(saved: tuple, gradients: tuple) -> tuple[Array, Array, None]:
+    hidden_ND, table_VD, targets_N, shares, total = saved
+    of_nll, of_mean, _ = gradients
+    V = table_VD.shape[0]
+    logits = shares * ((of_nll + of_mean) / total)[:, None] - (of_mean / V)[:, None]
+    hit = jnp.arange(V)[None, :] == targets_N[:, None]
+    logits = materialize((logits - jnp.where(hit, of_nll[:, None], 0)).astype(hidden_ND.dtype))
+    of_hidden = jnp.matmul(logits, table_VD, preferred_element_type=jnp.float32)
+    of_table = jnp.matmul(logits.T, hidden_ND, preferred_element_type=jnp.float32)
+    return of_hidden.astype(hidden_ND.dtype), of_table, None
+
+
+cross_entropy.defvjp(_score, _score_backward)

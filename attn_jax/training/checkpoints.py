@@ -32,7 +32,8 @@ class Checkpoints:
 
     @property
     def latest(self) -> int | None:
-        """The step of the newest whole checkpoint, or None."""
+        """The step of the newest whole checkpoint, or None; waits for one that is being saved."""
+        self._manager.wait_until_finished()
         return self._manager.latest_step()
 
     def save(self, state: TrainState, iterator: Any, totals: dict[str, Any]) -> None:

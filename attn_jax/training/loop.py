@@ -13,7 +13,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jax.experimental import multihost_utils
+from jaxtyping import Array
 from tqdm import tqdm
 
 from attn_jax.config import Config
@@ -180,9 +182,12 @@ class _Run:
 
     def _save(self, step, state, sums, texts, checkpoints, reporter) -> None:
         reporter.flush()
-        refuse_not_finite(step, self.parallel.get(sums))
+        state = self.parallel.get(state)
+        # The sums are those of the parameters before this step, so these are looked at too.
+        norm = {"parameters": _norm(state.params)}
+        refuse_not_finite(step, self.parallel.get(sums) | norm)
         reporter.totals.seconds = reporter.seconds()
-        checkpoints.save(self.parallel.get(state), texts, asdict(reporter.totals))
+        checkpoints.save(state, texts, asdict(reporter.totals))
         reporter.skip_time()
 
     def _finish(self, state: TrainState, totals: Totals) -> dict[str, Any]:
@@ -219,6 +224,11 @@ class _Run:
             flops += training_flops(self.config.model, self.params, batch)
             tokens += read_tokens(text)
         return flops / tokens
+
+
+@jax.jit
+def _norm(params: dict) -> Array:
+    return optax.global_norm(params)
 
 
 @contextmanager

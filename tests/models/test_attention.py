@@ -39,18 +39,24 @@ def example(H=4, G=2, T=5, S=6, K=4):
     """Random q, k, v; a row with two documents, and one with padding and an unseen document."""
     rng = np.random.default_rng(0)
     shapes = [(2, H, T, K), (2, G, S, K), (2, G, S, K)]
-    arrays = [jnp.asarray(rng.normal(size=s), jnp.float32) for s in shapes]
+    arrays = [rng.normal(size=s).astype(np.float32) for s in shapes]
     segments = np.array([[1, 1, 1, 2, 2, 2], [1, 1, 0, 1, 3, 0]], np.int32)
     positions = np.array([[0, 1, 2, 0, 1, 2], [0, 1, 0, 2, 0, 0]], np.int32)
-    keys = Tokens(*map(jnp.asarray, (np.zeros_like(segments), positions, segments, positions)))
-    queries = jax.tree.map(lambda x: x[:, :T], keys)
+    keys = Tokens(np.zeros_like(segments), positions, segments, positions)
+    queries = jax.tree.map(lambda x: x[:, :T].copy(), keys)
+    queries.segments[1, 4] = 2  # sees nothing
     return arrays, queries, keys
 
 
-def fits(attend, H=4, G=2, window=0):
+def run(kernel, *arguments, window=0):
+    """The output of a kernel in numpy; compiled anew, so that planted bugs take effect."""
+    return np.asarray(jax.jit(lambda *x: kernel(*x, window))(*arguments))
+
+
+def fits(kernel, H=4, G=2, window=0):
     (q, k, v), queries, keys = example(H, G)
     expected = slow_attend(q, k, v, queries, keys, window)
-    return np.allclose(attend(q, k, v, queries, keys, window), expected, atol=1e-6)
+    return np.allclose(run(kernel, q, k, v, queries, keys, window=window), expected, atol=1e-6)
 
 
 @pytest.mark.parametrize(("H", "G"), [(2, 2), (4, 2), (4, 1)])
@@ -60,18 +66,20 @@ def test_attend_equals_a_slow_loop(kernel, H, G, window):
     assert fits(kernel, H, G, window)
 
 
-def gradients(kernel, window=0):
-    """Of a function of the output that treats all its numbers differently."""
-    arrays, queries, keys = example()
-    factors = jnp.asarray(np.random.default_rng(1).normal(size=arrays[0].shape), jnp.float32)
-    total = lambda x: (kernel(*x, queries, keys, window) * factors).sum()  # noqa: E731
-    return jax.jit(jax.grad(total))(arrays)
+def gradients(kernel, *arguments, window=0):
+    """Of a function of the output that treats all its numbers differently, for q, k and v."""
+    factors = np.random.default_rng(1).normal(size=arguments[0].shape).astype(np.float32)
+
+    def total(q, k, v, queries, keys, factors):
+        return jnp.sum(kernel(q, k, v, queries, keys, window).astype(jnp.float32) * factors)
+
+    return [np.asarray(g) for g in jax.jit(jax.grad(total, (0, 1, 2)))(*arguments, factors)]
 
 
 def assert_equal_gradients(window=0):
-    for got, expected in zip(
-        gradients(attend_dense, window), gradients(attend, window), strict=True
-    ):
+    arrays, queries, keys = example()
+    found = (gradients(k, *arrays, queries, keys, window=window) for k in (attend_dense, attend))
+    for got, expected in zip(*found, strict=True):
         assert abs(expected).max() > 0.1
         np.testing.assert_allclose(got, expected, atol=1e-5)
 
@@ -120,29 +128,30 @@ def test_the_slow_loop_finds_planted_bugs(monkeypatch):
 
 @KERNELS
 def test_a_query_that_sees_nothing_gets_exactly_zero_and_finite_gradients(kernel):
-    (q, k, v), queries, keys = example()
-    keys = keys.replace(segments=keys.segments.at[0].set(0))
-    out = kernel(q, k, v, queries, keys)
+    arrays, queries, keys = example()
+    keys.segments[0] = 0
+    out = run(kernel, *arrays, queries, keys)
     assert (out[0] == 0).all()
     assert (out[1, :, :2] != 0).all()
     assert (out[1, :, 2] == 0).all()  # a query that is padding
-    grads = jax.jit(jax.grad(lambda x: (kernel(*x, queries, keys) ** 2).sum()))((q, k, v))
-    assert all(jnp.isfinite(g).all() for g in grads)
-    assert all((g[0] == 0).all() for g in grads)
-    assert any((g[1] != 0).any() for g in grads)
+    for gradient in gradients(kernel, *arrays, queries, keys):
+        assert np.isfinite(gradient).all()
+        assert (gradient[0] == 0).all()
+        assert (gradient[1] != 0).any()
 
 
 @KERNELS
 def test_unseen_keys_have_no_influence(kernel):
     (q, k, v), queries, keys = example()
     unseen = (keys.segments == 0) | (keys.segments == 3)
-    gone = unseen[1, None, :, None]
-    out = kernel(q, k, v, queries, keys)[1, :, jnp.array([0, 1, 3])]
-    changed = kernel(q, k.at[1].set(jnp.where(gone, 1e9, k[1])), v, queries, keys)
-    assert np.array_equal(changed[1, :, jnp.array([0, 1, 3])], out)
-    total = lambda k, v: kernel(q, k, v, queries, keys)[1, :, :4].sum()  # noqa: E731
-    grads = jax.jit(jax.grad(total, (0, 1)))(k, v)
-    assert all((g[1][:, unseen[1]] == 0).all() for g in grads)
+    changed = k.copy()
+    changed[1, :, unseen[1]] = 1e9
+    rows = [0, 1, 3]  # the queries that see something
+    before, after = (run(kernel, q, x, v, queries, keys)[1, :, rows] for x in (k, changed))
+    assert np.array_equal(before, after)
+    for gradient in gradients(kernel, q, k, v, queries, keys)[1:]:
+        assert (gradient[1][:, unseen[1]] == 0).all()
+        assert (gradient[1][:, ~unseen[1]] != 0).all()
 
 
 @KERNELS
@@ -150,61 +159,70 @@ def test_unseen_keys_have_no_influence(kernel):
 def test_large_logits_do_not_overflow_in_bfloat16(kernel, size):
     arrays, queries, keys = example()
     q, k, v = (x.astype(jnp.bfloat16) for x in arrays)
-    scaled = (q * size, k * size, v)
-    out = kernel(*scaled, queries, keys)
+    scaled = ((q * size).astype(jnp.bfloat16), (k * size).astype(jnp.bfloat16), v)
+    out = run(kernel, *scaled, queries, keys)
     assert out.dtype == jnp.bfloat16
     # So large that softmax takes the best key that is seen, even where its score is far below 0.
-    k, v = (np.repeat(np.asarray(x, np.float64), 2, axis=1) for x in (k, v))
-    scores = np.einsum("bhtk,bhsk->bhts", np.asarray(q, np.float64), k)
-    seen = np.asarray(visible(queries, keys))[:, None]
+    k, v = (np.repeat(x.astype(np.float64), 2, axis=1) for x in (k, v))
+    scores = np.einsum("bhtk,bhsk->bhts", q.astype(np.float64), k)
+    seen = np.asarray(jax.jit(visible)(queries, keys))[:, None]
     best = np.where(seen, scores, -np.inf).argmax(-1)
     expected = np.take_along_axis(v, best[..., None], axis=2) * seen.any(-1)[..., None]
-    np.testing.assert_array_equal(np.asarray(out, np.float64), expected)
-    total = lambda x: kernel(*x, queries, keys).astype(jnp.float32).sum()  # noqa: E731
-    assert all(jnp.isfinite(g).all() for g in jax.jit(jax.grad(total))(scaled))
+    np.testing.assert_array_equal(out.astype(np.float64), expected)
+    for gradient in gradients(kernel, *scaled, queries, keys):
+        assert np.isfinite(gradient.astype(np.float32)).all()
 
 
-def test_captured_weights_sum_to_one_or_to_zero():
-    (q, k, v), queries, keys = example()
-    captured = []
-    attend(q, k, v, queries, keys, capture=captured)
-    (weights,) = captured
-    assert weights.dtype == jnp.float32
-    assert np.array_equal(weights, attention_weights(q, k, queries, keys))
-    sums = np.asarray(weights.sum(-1))
-    empty = np.asarray(queries.segments == 0)[:, None].repeat(4, axis=1)
-    np.testing.assert_allclose(sums[~empty], 1, atol=1e-6)
-    assert (sums[empty] == 0).all()
-    assert empty.any()
-    assert (weights >= 0).all()
-
-
-def test_captured_weights_make_the_output():
-    (q, k, v), queries, keys = example()
+@jax.jit
+def captured_by(q, k, v, queries, keys):
     captured = []
     out = attend(q, k, v, queries, keys, capture=captured)
-    made = np.einsum("bhts,bhsk->bhtk", captured[0], np.repeat(v, 2, axis=1))
+    (weights,) = captured
+    return weights, out, attention_weights(q, k, queries, keys)
+
+
+def test_captured_weights_sum_to_one_or_to_zero_and_make_the_output():
+    (q, k, v), queries, keys = example()
+    weights, out, again = map(np.asarray, captured_by(q, k, v, queries, keys))
+    assert np.array_equal(weights, again)
+    assert (weights >= 0).all()
+    empty = np.zeros((2, 4, 5), bool)
+    empty[1, :, [2, 4]] = True  # padding, and a document that the keys lack
+    assert (weights.sum(-1)[empty] == 0).all()
+    np.testing.assert_allclose(weights.sum(-1)[~empty], 1, atol=1e-6)
+    made = np.einsum("bhts,bhsk->bhtk", weights, np.repeat(v, 2, axis=1))
     np.testing.assert_allclose(out, made, atol=1e-6)
 
 
 def test_weights_are_captured_in_float32_under_bfloat16():
     arrays, queries, keys = example()
-    captured = []
-    attend(*(x.astype(jnp.bfloat16) for x in arrays), queries, keys, capture=captured)
-    assert captured[0].dtype == jnp.float32
-    sums = captured[0][0].sum(-1)
-    np.testing.assert_allclose(sums, 1, atol=1e-6)
+    arrays = [x.astype(jnp.bfloat16) for x in arrays]
+    weights = np.asarray(captured_by(*arrays, queries, keys)[0])
+    assert weights.dtype == np.float32
+    np.testing.assert_allclose(weights[0].sum(-1), 1, atol=1e-6)
 
 
 def test_a_model_captures_each_layer_self_before_cross(tiny):
-    tokens = Tokens.of(jnp.ones((6, 6), jnp.int32))
-    source = Tokens.of(tokens.ids, jnp.arange(6)[None] < jnp.full((6, 1), 4))
-    captured = []
-    tiny(architecture="encoder_decoder")(tokens, source, capture=captured)
-    assert [w.shape for w in captured] == [(6, 2, 6, 6)] * 4
-    padding = [bool((w[..., 4:] == 0).all()) for w in captured]
-    assert padding == [False, True] * 2
-    captured = []
-    tiny(architecture="decoder")(tokens, capture=captured)
-    assert len(captured) == 2
-    assert all(np.array_equal(w, np.tril(w)) for w in captured)
+    tokens = Tokens.of(jnp.ones((1, 3), jnp.int32))
+    source = Tokens.of(jnp.ones((1, 4), jnp.int32))
+
+    def captured(architecture):
+        weights, model = [], tiny(architecture=architecture)
+        jax.eval_shape(lambda: model(tokens, source, capture=weights))
+        return [w.shape for w in weights]
+
+    assert captured("encoder_decoder") == [(1, 2, 3, 3), (1, 2, 3, 4)] * 2
+    assert captured("decoder") == captured("encoder") == [(1, 2, 3, 3)] * 2
+
+
+def test_capturing_does_not_change_the_output(tiny):
+    model, tokens = tiny(), Tokens.of(jnp.arange(36, dtype=jnp.int32).reshape(6, 6))
+
+    @jax.jit
+    def run():
+        weights = []
+        return model(tokens, capture=weights), weights
+
+    hidden, weights = run()
+    np.testing.assert_allclose(hidden, model(tokens), atol=1e-5)
+    assert all(np.array_equal(w, np.tril(w)) for w in weights)

@@ -11,6 +11,18 @@ import pytest
 from attn_jax.models.masks import visible
 from attn_jax.models.tokens import Tokens
 
+# Compiled whole: one operation after another, each new shape would be compiled for each operation.
+compiled_visible = jax.jit(visible, static_argnums=2)
+
+
+def look(queries, keys=None, window=0):
+    """The mask of the first row, [T, S]."""
+    return np.asarray(compiled_visible(queries, queries if keys is None else keys, window))[0]
+
+
+def same_fields(a, b):
+    return all(jax.tree.leaves(jax.tree.map(np.array_equal, a, b)))
+
 
 def slow_visible(queries, keys, window=0):
     """The definition, as three nested loops."""
@@ -29,25 +41,25 @@ def slow_visible(queries, keys, window=0):
 
 def random_tokens(rng, T):
     positions, segments, blocks = (rng.integers(0, n, (2, T), np.int32) for n in (6, 3, 4))
-    fields = (np.zeros((2, T), np.int32), positions, segments, blocks)
-    return Tokens(*map(jnp.asarray, fields))
+    return Tokens(np.zeros((2, T), np.int32), positions, segments, blocks)
 
 
-def disagreements(mask, tries=25):
+def disagreements(mask, tries=30):
     """How many of some random cases the function `mask` gets wrong."""
-    rng, wrong = np.random.default_rng(0), 0
+    rng, wrong, jitted = np.random.default_rng(0), 0, jax.jit(mask, static_argnums=2)
     for i in range(tries):
-        queries, keys, window = random_tokens(rng, 4), random_tokens(rng, 6), i % 5
-        got = np.asarray(mask(queries, keys, window))
+        queries, keys, window = random_tokens(rng, 4), random_tokens(rng, 6), i % 3
+        got = np.asarray(jitted(queries, keys, window))
         wrong += not np.array_equal(got, slow_visible(queries, keys, window))
     return wrong
 
 
-def tokens_of(text, field="blocks", **others):
-    """One row with a field written out, e.g. `0 0 1`; segments are 1 and blocks causal if open."""
-    values = jnp.array([[int(x) for x in text.split()]], jnp.int32)
-    tokens = Tokens.of(jnp.zeros_like(values)).causal().replace(**{field: values})
-    return tokens.replace(**{k: jnp.array([v], jnp.int32) for k, v in others.items()})
+def row(length=4, segments=None, positions=None, blocks=None):
+    """One row, of one causal document where the fields are not given."""
+    count = list(range(length))
+    segments, positions = segments or [1] * length, positions or count
+    fields = (count, positions, segments, positions if blocks is None else blocks)
+    return Tokens(*(jnp.asarray(np.array([x], np.int32)) for x in fields))
 
 
 def picture(seen):
@@ -60,12 +72,12 @@ def test_visible_equals_three_loops():
 
 
 def corner(q, k, window):
-    return visible(q, k, window) & jnp.tril(jnp.ones((1, q.ids.shape[1], k.ids.shape[1]), bool))
+    return visible(q, k, window) & np.tri(4, 6, dtype=bool)[None]
 
 
 def index_window(q, k, window):
-    index = jnp.arange(6)[None, None, :] - jnp.arange(4)[None, :, None]
-    return visible(q, k, 0) & ((window == 0) | (jnp.abs(index) < window))
+    index = np.arange(6)[None, None, :] - np.arange(4)[None, :, None]
+    return visible(q, k, 0) & ((window == 0) | (abs(index) < window))
 
 
 def padding_seen(q, k, window):
@@ -108,17 +120,14 @@ def test_three_loops_find_planted_bugs(planted):
 
 # The panels of the docstring of `visible`: title -> tokens and window.
 PANELS = {
-    "bidirectional": (tokens_of("0 0 0 0"), 0),
-    "causal": (tokens_of("0 1 2 3"), 0),
-    "prefix of 3": (tokens_of("0 0 0 1"), 0),
-    "blocks of 2": (tokens_of("0 0 1 1"), 0),
-    "packed, causal": (
-        tokens_of("1 1 2 2", "segments", positions=[0, 1, 0, 1], blocks=[0, 1, 0, 1]),
-        0,
-    ),
-    "window 2, causal": (tokens_of("1 1 1 1", "segments"), 2),
-    "window 2, both": (tokens_of("0 0 0 0"), 2),
-    "padding last": (tokens_of("1 1 1 0", "segments", blocks=[0, 0, 0, 0]), 0),
+    "bidirectional": (row(blocks=[0, 0, 0, 0]), 0),
+    "causal": (row(), 0),
+    "prefix of 3": (row(blocks=[0, 0, 0, 1]), 0),
+    "blocks of 2": (row(blocks=[0, 0, 1, 1]), 0),
+    "packed, causal": (row(segments=[1, 1, 2, 2], positions=[0, 1, 0, 1]), 0),
+    "window 2, causal": (row(), 2),
+    "window 2, both": (row(blocks=[0, 0, 0, 0]), 2),
+    "padding last": (row(segments=[1, 1, 1, 0], blocks=[0, 0, 0, 0]), 0),
 }
 
 
@@ -143,50 +152,43 @@ def test_the_docstring_is_true(title):
     fields, rows = docstring_panels()[title]
     name, values = fields.split(" ", 1)
     assert getattr(tokens, name)[0].tolist() == [int(x) for x in values.split()]
-    assert picture(visible(tokens, tokens, window)[0]) == rows
+    assert picture(look(tokens, window=window)) == rows
 
 
 def test_the_docstring_is_true_of_cross_attention_and_decoding():
     pictures = [line.split() for line in visible.__doc__.splitlines() if "x x x ." in line][-2:]
     assert [" ".join(x) for x in pictures] == ["x x x . x x x .", "x x x ."]
-    target = Tokens.of(jnp.zeros((1, 2), jnp.int32)).causal()
-    source = tokens_of("1 1 1 0", "segments").bidirectional()
-    assert picture(visible(target, source)[0]) == ["x x x .", "x x x ."]
-    query = tokens_of("2", positions=[2])
-    cache = tokens_of("1 1 1 0", "segments", positions=[0, 1, 2, 0], blocks=[0, 1, 2, 0])
-    assert picture(visible(query, cache)[0]) == ["x x x ."]
+    source = row(segments=[1, 1, 1, 0], blocks=[0, 0, 0, 0])
+    assert picture(look(row(2), source)) == ["x x x .", "x x x ."]
+    query = row(1, positions=[2])
+    cache = row(segments=[1, 1, 1, 0], positions=[0, 1, 2, 0])
+    assert picture(look(query, cache)) == ["x x x ."]
 
 
 def test_a_cached_query_sees_all_earlier_keys():
-    tokens = Tokens.of(jnp.zeros((1, 6), jnp.int32)).causal()
+    keys = row(6)
     for t in range(6):
-        query = jax.tree.map(lambda x: x[:, t : t + 1], tokens)  # noqa: B023
-        assert np.array_equal(visible(query, tokens)[0, 0], np.arange(6) <= t)
+        assert look(row(1, positions=[t]), keys)[0].tolist() == [s <= t for s in range(6)]
 
 
 def test_order_of_columns_does_not_matter():
-    rng = np.random.default_rng(1)
-    tokens = Tokens.of(jnp.zeros((1, 6), jnp.int32)).causal()
+    tokens, rng = row(6), np.random.default_rng(1)
     for window in (0, 2, 3):
-        order = jnp.asarray(rng.permutation(6))
-        shuffled = jax.tree.map(lambda x: x[:, order], tokens)  # noqa: B023
-        expected = visible(tokens, tokens, window)[:, order][:, :, order]
-        assert np.array_equal(visible(shuffled, shuffled, window), expected)
+        order = rng.permutation(6)
+        shuffled = jax.tree.map(lambda x: jnp.asarray(np.asarray(x)[:, order]), tokens)  # noqa: B023
+        expected = look(tokens, window=window)[order][:, order]
+        assert np.array_equal(look(shuffled, window=window), expected)
 
 
 def test_a_window_counts_positions_across_a_gap():
-    tokens = Tokens.of(jnp.zeros((1, 6), jnp.int32), jnp.array([[1, 1, 0, 0, 0, 1]], bool))
-    seen = visible(tokens.causal(), tokens.causal(), window=2)
-    assert seen[0, 5].tolist() == [False, True, False, False, False, True]
+    tokens = row(6, segments=[1, 1, 0, 0, 0, 1], positions=[0, 1, 0, 0, 0, 2])
+    assert look(tokens, window=2)[5].tolist() == [False, True, False, False, False, True]
 
 
 def test_packed_rows_equal_their_documents():
-    packed = tokens_of(
-        "1 1 1 2 2 2", "segments", positions=[0, 1, 2, 0, 1, 2], blocks=[0, 1, 2, 0, 1, 2]
-    )
-    alone = Tokens.of(jnp.zeros((1, 3), jnp.int32)).causal()
+    packed, alone = row(6, [1, 1, 1, 2, 2, 2], [0, 1, 2, 0, 1, 2]), row(3)
     for window in (0, 2):
-        seen, one = visible(packed, packed, window)[0], visible(alone, alone, window)[0]
+        seen, one = look(packed, window=window), look(alone, window=window)
         assert np.array_equal(seen[:3, :3], one)
         assert np.array_equal(seen[3:, 3:], one)
         assert not seen[:3, 3:].any()
@@ -194,30 +196,32 @@ def test_packed_rows_equal_their_documents():
 
 
 def test_prefix_goes_from_causal_to_bidirectional():
-    tokens = Tokens.of(jnp.zeros((1, 5), jnp.int32))
-    masks = [visible(t, t) for t in (tokens.prefix(n) for n in range(6))]
-    causal, both = (visible(t, t) for t in (tokens.causal(), tokens.bidirectional()))
+    """T20."""
+    tokens = row(5)
+    masks = [look(tokens.prefix(n)) for n in range(6)]
+    causal, both = look(tokens.causal()), look(tokens.bidirectional())
     assert np.array_equal(masks[0], causal)
     assert np.array_equal(masks[1], causal)
     assert np.array_equal(masks[5], both)
-    assert np.array_equal(causal[0], np.tril(np.ones((5, 5), bool)))
+    assert np.array_equal(causal, np.tri(5, dtype=bool))
+    assert both.all()
     for shorter, longer in itertools.pairwise(masks[1:]):
         assert (shorter <= longer).all()
         assert (shorter != longer).any()
 
 
 def test_a_prefix_is_counted_in_each_segment():
-    packed = tokens_of("1 1 1 2 2 2", "segments", positions=[0, 1, 2, 0, 1, 2])
+    packed = row(6, [1, 1, 1, 2, 2, 2], [0, 1, 2, 0, 1, 2])
     mixed = packed.prefix(jnp.array([[1, 1, 1, 2, 2, 2]]))
     assert mixed.blocks.tolist() == [[0, 1, 2, 0, 0, 1]]
     assert packed.prefix(2).blocks.tolist() == [[0, 0, 1, 0, 0, 1]]
 
 
 def test_block_causal_goes_from_causal_to_bidirectional():
-    tokens = Tokens.of(jnp.zeros((1, 5), jnp.int32))
-    assert tokens.block_causal(1).blocks.tolist() == tokens.causal().blocks.tolist()
+    tokens = row(5)
+    assert same_fields(tokens.block_causal(1), tokens.causal())
     assert tokens.block_causal(2).blocks.tolist() == [[0, 0, 1, 1, 2]]
-    assert tokens.block_causal(5).blocks.tolist() == tokens.bidirectional().blocks.tolist()
+    assert same_fields(tokens.block_causal(5), tokens.bidirectional())
 
 
 @pytest.mark.parametrize(

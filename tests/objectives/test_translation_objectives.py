@@ -1,9 +1,12 @@
-"""Translation: what is predicted, and that one joined row means what its two sentences mean."""
+"""Translation: what is predicted, and that packed or joined pairs mean what each means alone."""
+
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 from attn_jax.models.tokens import Pair, Tokens
 from attn_jax.objectives.translation import JoinedTranslation, Translation
@@ -12,99 +15,138 @@ KEY = jax.random.key(0)
 # Words of each side. Joined, `source <eos> <sep> target` always has 6 tokens.
 SOURCES = [[10, 11, 12, 13], [14, 15, 16], [17, 18], [19], [], [20, 21]]
 TARGETS = [[], [30], [31, 32], [33, 34, 35], [36, 37, 38, 39], [40, 41]]
+# Which pairs stand in which row, and how far apart they are.
+ONE_A_ROW, PACKED = [[0], [1], [2], [3], [4], [5]], [[4, 0], [1, 2, 5], [3]]
 
 
-def padded(sentences, pad, width):
-    ids = np.full((len(sentences), width), pad, np.int32)
-    real = np.zeros(ids.shape, bool)
-    for i, sentence in enumerate(sentences):
-        ids[i, : len(sentence)], real[i, : len(sentence)] = sentence, True
-    return Tokens.of(jnp.asarray(ids), jnp.asarray(real))
+def tokens_of(rows, pad, width, gap=0):
+    """Rows of sentences, each a segment, with `gap` places of padding after each."""
+    fields = np.zeros((3, len(rows), width), np.int32)
+    fields[0] = pad
+    for b, row in enumerate(rows):
+        start = 0
+        for segment, sentence in enumerate(row, 1):
+            stop = start + len(sentence)
+            fields[:, b, start:stop] = sentence, range(len(sentence)), [segment] * len(sentence)
+            start = stop + gap
+    return Tokens(*map(jnp.asarray, fields))
 
 
-@pytest.fixture(scope="module")
-def pair(specials):
+def make_pair(specials, rows, gap=0):
     s = specials
-    source = padded([[*words, s.eos] for words in SOURCES], s.pad, 6)
-    target = padded([[s.bos, *words, s.eos] for words in TARGETS], s.pad, 7)
-    return Pair(source, target)
+    sources = [[[*SOURCES[i], s.eos] for i in row] for row in rows]
+    targets = [[[s.bos, *TARGETS[i], s.eos] for i in row] for row in rows]
+    return Pair(tokens_of(sources, s.pad, 12, gap), tokens_of(targets, s.pad, 15, gap))
 
 
-def counted(batch, row):
-    return np.asarray(batch.targets[row])[np.asarray(batch.weights[row]) > 0].tolist()
+LAYOUTS = pytest.mark.parametrize(
+    ("rows", "gap"), [(ONE_A_ROW, 0), (PACKED, 0), (PACKED, 1)], ids=["padded", "packed", "gaps"]
+)
 
 
-def test_the_target_is_shifted_by_one(specials, pair):
-    batch = Translation(specials)(pair, KEY)
-    for row, words in enumerate(TARGETS):
-        assert counted(batch, row) == [*words, specials.eos]
-        read = batch.inputs.ids[row, : len(words) + 1].tolist()
-        assert read == [specials.bos, *words]
-        assert batch.weights[row].tolist() == [1] * (len(words) + 1) + [0] * (5 - len(words))
-    assert batch.inputs.ids.shape == batch.targets.shape == (6, 6)
+def places(rows):
+    """(pair, row, segment) of each pair."""
+    return [(i, b, s) for b, row in enumerate(rows) for s, i in enumerate(row, 1)]
+
+
+def of_segment(tokens, row, segment):
+    """Columns of one segment."""
+    return np.flatnonzero(np.asarray(tokens.segments[row]) == segment)
+
+
+def call(objective, pair):
+    return jax.tree.map(np.asarray, jax.jit(objective)(pair, KEY))
+
+
+@LAYOUTS
+def test_the_target_is_shifted_by_one(specials, rows, gap):
+    pair = make_pair(specials, rows, gap)
+    batch = call(Translation(specials), pair)
+    for i, row, segment in places(rows):
+        words = TARGETS[i]
+        columns = of_segment(batch.inputs, row, segment)[: len(words) + 1]
+        assert batch.inputs.ids[row, columns].tolist() == [specials.bos, *words]
+        assert batch.targets[row, columns].tolist() == [*words, specials.eos]
+        assert (batch.weights[row, columns] == 1).all()
+    # Nothing else counts, and segments 2 and 3 count like the first.
+    assert batch.weights.sum() == sum(len(words) + 1 for words in TARGETS)
+    assert set(np.unique(batch.weights)) == {0.0, 1.0}
     assert np.array_equal(batch.inputs.blocks, batch.inputs.positions)
 
 
-def test_the_source_is_read_from_both_sides_and_whole(specials, pair):
-    source = Translation(specials)(pair, KEY).source
+def test_the_source_is_read_from_both_sides_and_whole(specials):
+    pair = make_pair(specials, PACKED)
+    source = call(Translation(specials), pair).source
     assert np.array_equal(source.ids, pair.source.ids)
     assert np.array_equal(source.segments, pair.source.segments)
     assert (source.blocks == 0).all()
 
 
-def test_decoding_starts_as_training_does(specials, pair):
-    prompt, source = Translation(specials).prompt(pair.source)
-    trained = Translation(specials)(pair, KEY).inputs
-    first = jax.tree.map(lambda x: x[:, :1], trained)
-    assert all(jax.tree.leaves(jax.tree.map(np.array_equal, prompt, first)))
-    assert source is pair.source
-
-
+@LAYOUTS
 @pytest.mark.parametrize("mask", ["causal", "prefix"])
-def test_joined_rows_are_source_sep_target(specials, pair, mask):
-    batch = JoinedTranslation(specials, mask)(pair, KEY)
+def test_joined_pairs_are_source_sep_target(specials, mask, rows, gap):
+    batch = call(JoinedTranslation(specials, mask), make_pair(specials, rows, gap))
     assert batch.source is None
-    for row, (source, target) in enumerate(zip(SOURCES, TARGETS, strict=True)):
-        n = len(source) + 1
-        real = np.asarray(batch.inputs.segments[row] != 0)
-        ids = np.asarray(batch.inputs.ids[row])[real].tolist()
-        assert ids[:6] == [*source, specials.eos, specials.sep, *target]
-        assert counted(batch, row) == [*target, specials.eos]
-        blocks = np.asarray(batch.inputs.blocks[row])[real][:6].tolist()
+    for i, row, segment in places(rows):
+        columns = of_segment(batch.inputs, row, segment)[:6]  # a last one may read <eos>
+        joined = [*SOURCES[i], specials.eos, specials.sep, *TARGETS[i]]
+        assert batch.inputs.ids[row, columns].tolist() == joined
+        assert batch.inputs.positions[row, columns].tolist() == list(range(6))
+        n = len(SOURCES[i]) + 1
         prefix = [0] * n + list(range(1, 7 - n))
-        assert blocks == (list(range(6)) if mask == "causal" else prefix)
-        assert np.asarray(batch.inputs.positions[row])[real][:6].tolist() == list(range(6))
-        at = batch.at[row, : len(target) + 1]
-        assert np.asarray(batch.inputs.ids[row])[at].tolist() == [specials.sep, *target]
+        expected = list(range(6)) if mask == "causal" else prefix
+        assert batch.inputs.blocks[row, columns].tolist() == expected
+        counted = (batch.weights[row] == 1) & np.isin(batch.at[row], columns)
+        assert batch.targets[row, counted].tolist() == [*TARGETS[i], specials.eos]
+        assert batch.at[row, counted].tolist() == columns[n:].tolist()
+    assert batch.weights.sum() == sum(len(words) + 1 for words in TARGETS)
+
+
+@partial(jax.jit, static_argnums=0)
+def run(graph, params, tokens, source=None):
+    return nnx.merge(graph, params)(tokens, source)
 
 
 @pytest.mark.parametrize("positions", ["rotary", "learned"])
-def test_joined_rows_equal_each_pair_alone_without_padding(specials, pair, tiny, positions):
-    model = tiny(positions=positions)
-    run = jax.jit(lambda tokens: model(tokens))
-    lengths = jnp.array([[len(source) + 1] for source in SOURCES], jnp.int32)
+def test_joined_pairs_equal_each_pair_alone_without_padding(specials, tiny, positions):
+    """In one row, `source <eos> <sep> target` has no gaps; that is the slow construction."""
+    parts = nnx.split(tiny(positions=positions, num_layers=1, max_length=32))
     s = specials
-    joined = zip(SOURCES, TARGETS, strict=True)
-    rows = [[*source, s.eos, s.sep, *target] for source, target in joined]
-    alone = Tokens.of(jnp.array(rows, jnp.int32))
-    hidden = {}
-    for mask, tokens in {"causal": alone.causal(), "prefix": alone.prefix(lengths)}.items():
-        batch = JoinedTranslation(specials, mask)(pair, KEY)
-        hidden[mask] = jnp.take_along_axis(run(batch.inputs), batch.at[:, :, None], axis=1)
-        expected = model(tokens)
-        for row, target in enumerate(TARGETS):
-            count, start = len(target) + 1, 5 - len(target)
-            np.testing.assert_allclose(
-                hidden[mask][row, :count], expected[row, start : start + count], atol=1e-5
-            )
-    assert abs(hidden["causal"] - hidden["prefix"])[0].max() > 1e-3
+    joined = [[*a, s.eos, s.sep, *b] for a, b in zip(SOURCES, TARGETS, strict=True)]
+    alone = Tokens.of(jnp.array(joined, jnp.int32))
+    lengths = jnp.array([[len(source) + 1] for source in SOURCES], jnp.int32)
+    expected = {"causal": run(*parts, alone.causal()), "prefix": run(*parts, alone.prefix(lengths))}
+    assert abs(expected["causal"] - expected["prefix"])[0].max() > 1e-3
+    for mask, rows in (("causal", PACKED), ("prefix", PACKED), ("prefix", [[i] for i in range(3)])):
+        batch = call(JoinedTranslation(specials, mask), make_pair(specials, rows))
+        hidden = np.asarray(run(*parts, batch.inputs))
+        for i, row, segment in places(rows):
+            columns = of_segment(batch.inputs, row, segment)[:6]
+            found, wanted = hidden[row, columns], np.asarray(expected[mask])[i]
+            np.testing.assert_allclose(found, wanted, atol=1e-5)
 
 
-@pytest.mark.parametrize("mask", ["causal", "prefix"])
-def test_joined_decoding_starts_as_training_does(specials, pair, mask):
-    objective = JoinedTranslation(specials, mask)
-    prompt, source = objective.prompt(pair.source)
-    trained = objective(pair, KEY).inputs
-    first = jax.tree.map(lambda x: x[:, :7], trained)  # the source, and one more token
-    assert source is None
+def test_packed_pairs_equal_each_pair_alone(specials, tiny):
+    """By an encoder-decoder: a target sees the source of its own segment only."""
+    parts = nnx.split(tiny(architecture="encoder_decoder", positions="learned", num_layers=1))
+    alone, packed = (
+        call(Translation(specials), make_pair(specials, rows)) for rows in (ONE_A_ROW, PACKED)
+    )
+    expected, hidden = (np.asarray(run(*parts, b.inputs, b.source)) for b in (alone, packed))
+    for i, row, segment in places(PACKED):
+        columns = of_segment(packed.inputs, row, segment)[: len(TARGETS[i]) + 1]
+        np.testing.assert_allclose(
+            hidden[row, columns], expected[i, : len(TARGETS[i]) + 1], atol=1e-5
+        )
+
+
+@pytest.mark.parametrize("mask", [None, "causal", "prefix"])
+def test_decoding_starts_as_training_does(specials, mask):
+    pair = make_pair(specials, ONE_A_ROW)
+    objective = Translation(specials) if mask is None else JoinedTranslation(specials, mask)
+    prompt, source = jax.jit(objective.prompt)(pair.source)
+    trained = call(objective, pair).inputs
+    size = 1 if mask is None else 12 + 1  # <bos>; or the source, and one more token
+    first = jax.tree.map(lambda x: x[:, :size], trained)
     assert all(jax.tree.leaves(jax.tree.map(np.array_equal, prompt, first)))
+    assert (source is None) == (mask is not None)

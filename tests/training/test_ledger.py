@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from attn_jax.config import ModelConfig
+from attn_jax.files import read_json
 from attn_jax.models.tokens import Pair, Tokens
 from attn_jax.models.transformer import build_model
-from attn_jax.files import read_json
 from attn_jax.objectives.batch import Batch
 from attn_jax.training.ledger import count_parameters, read_tokens, training_flops
 from attn_jax.training.state import split_model

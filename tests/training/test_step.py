@@ -15,6 +15,12 @@ from attn_jax.objectives.losses import token_losses
 from attn_jax.training.step import make_step
 
 PLAIN = {"optimizer__schedule": "constant", "optimizer__warmup_steps": 0}
+LEARNING = PLAIN | {
+    "optimizer__name": "sgd",
+    "optimizer__learning_rate": 0.2,
+    "train__log_every": 1,
+}
+DROPOUT = {"model__dropout": 0.2}
 # With this optimizer the parameters move by minus the gradient.
 GRADIENT = PLAIN | {
     "optimizer__name": "sgd",
@@ -46,8 +52,7 @@ def largest_difference(a, b):
 
 @pytest.mark.parametrize("objective", ARCHITECTURE_OF)
 def test_every_objective_learns_one_batch_by_heart(new_spec, text_of, objective):
-    fields = {"optimizer__name": "sgd", "optimizer__learning_rate": 0.2, "train__log_every": 1}
-    step, state = compiled(new_spec, objective, **PLAIN, **fields)
+    step, state = compiled(new_spec, objective, **LEARNING)
     text = text_of(objective)
     losses = []
     for _ in range(80):
@@ -128,15 +133,18 @@ def test_a_batch_without_targets_changes_nothing_and_stays_finite(new_spec, text
 
 def test_the_same_state_and_text_give_the_same_step_and_every_step_its_own_key(new_spec, text_of):
     """Masking and dropout are keyed by seed and step."""
-    fields = {"model__dropout": 0.2, "train__log_every": 1, "optimizer__name": "sgd"}
-    step, state = compiled(new_spec, "masked_lm", **PLAIN, **fields)
-    text = text_of("masked_lm")
-    first, again = step(state, text), step(state, text)
-    assert all(jax.tree.leaves(jax.tree.map(np.array_equal, first, again)))
-    later = step(state.replace(step=jnp.int32(5)), text)[1]
-    assert later["nll"] != first[1]["nll"]
-    other, _ = compiled(new_spec, "masked_lm", **PLAIN, **fields, train__seed=1)
-    assert other(state, text)[1]["nll"] != first[1]["nll"]
+    for objective, fields in {"masked_lm": LEARNING, "causal_lm": GRADIENT | DROPOUT}.items():
+        step, state = compiled(new_spec, objective, **fields)
+        text = text_of(objective)
+        first, again = step(state, text), step(state, text)
+        assert all(jax.tree.leaves(jax.tree.map(np.array_equal, first, again)))
+        later = step(state.replace(step=jnp.int32(5)), text)
+        other = step(state.replace(seed=jnp.uint32(1)), text)
+        assert len({float(sums["nll"]) for _, sums in (first, later, other)}) == 3
+
+
+def test_the_seed_of_the_config_is_that_of_the_state(new_spec):
+    assert [int(new_spec(train__seed=seed)[1].seed) for seed in (0, 7)] == [0, 7]
 
 
 def test_label_smoothing_is_in_the_training_loss_only(new_spec, text_of):
@@ -149,9 +157,8 @@ def test_label_smoothing_is_in_the_training_loss_only(new_spec, text_of):
 
 
 def test_the_window_holds_the_sums_since_the_last_logged_step(new_spec, text_of):
-    fields = {"optimizer__name": "sgd", "optimizer__learning_rate": 0.2}
-    single, state = compiled(new_spec, "causal_lm", **PLAIN, **fields, train__log_every=1)
-    windowed, start = compiled(new_spec, "causal_lm", **PLAIN, **fields, train__log_every=3)
+    single, state = compiled(new_spec, "causal_lm", **LEARNING)
+    windowed, start = compiled(new_spec, "causal_lm", **LEARNING | {"train__log_every": 3})
     text = text_of("causal_lm")
     each, windows, states = [], [], []
     for _ in range(7):

@@ -1,0 +1,107 @@
+"""Prints losses of the same training under jit on one device, jit on all, and pmap, as JSON.
+
+Run by test_parallel.py in a process with several simulated devices.
+"""
+
+import functools
+import importlib
+import json
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from attn_jax.config import ARCHITECTURE_OF, Config, with_fields
+from attn_jax.data.tokenizers import Specials
+from attn_jax.models.transformer import build_model
+from attn_jax.objectives import make_objective
+from attn_jax.objectives.losses import token_losses
+from attn_jax.training.optimizers import make_optimizer
+from attn_jax.training.parallel import make_parallel, pad_rows
+from attn_jax.training.state import new_state, split_model
+from attn_jax.training.step import StepSpec, make_step
+
+sys.path.insert(0, str(Path(__file__).parent))
+unequal = importlib.import_module("unequal")
+SPECIALS = Specials(pad=6, bos=1, eos=3, mask=0, sep=5, unk=2)
+STEPS = 20
+SMALL = {"d_model": 8, "num_layers": 1, "num_heads": 2, "d_ff": 12}
+
+
+def make_spec(objective):
+    fields = {f"model.{name}": value for name, value in SMALL.items()}
+    fields |= {"objective.name": objective, "model.architecture": ARCHITECTURE_OF[objective]}
+    fields |= {"optimizer.name": "sgd", "optimizer.learning_rate": 0.3, "train.log_every": 1}
+    config = with_fields(Config(), fields | {"optimizer.warmup_steps": 3})
+    graph, params = split_model(build_model(config.model, 80))
+    optimizer = make_optimizer(config.optimizer, STEPS)
+    spec = StepSpec(graph, make_objective(config.objective, SPECIALS, 80), optimizer, config)
+    return spec, lambda: new_state(jax.tree.map(jnp.copy, params), optimizer, 0)
+
+
+def text_of(objective, step):
+    """8 rows, two a device; every third batch lacks two, so that it must be padded."""
+    make = unequal.packed_pairs if objective == "translation" else unequal.packed_rows
+    text = make(SPECIALS, seed=10 * step)
+    return jax.tree.map(lambda x: x[:6], text) if step % 3 == 2 else text
+
+
+def on_one_device(objective):
+    spec, start = make_spec(objective)
+    step, state = jax.jit(make_step(spec)), start()
+    curve = []
+    for i in range(STEPS):
+        text = pad_rows(text_of(objective, i), 8)  # one shape, one compilation
+        state, sums = step(state, jax.tree.map(jnp.asarray, text))
+        curve.append(float(sums["nll"] / sums["weight"]))
+    return curve
+
+
+def on_all(objective, name):
+    spec, start = make_spec(objective)
+    parallel = make_parallel(name)
+    step, state = parallel.compile(spec), parallel.put_state(start())
+    curve = []
+    for i in range(STEPS):
+        if i == STEPS // 2:  # what a checkpoint does
+            state = parallel.put_state(jax.device_get(parallel.get(state)))
+        state, sums = step(state, parallel.put_batch(text_of(objective, i)))
+        sums = parallel.get(sums)
+        curve.append(float(sums["nll"] / sums["weight"]))
+    return curve
+
+
+def mean_of_device_means(objective):
+    """The loss of the first batch, divided on each device and then averaged: wrong."""
+    spec, start = make_spec(objective)
+
+    @functools.partial(jax.jit, static_argnums=1)
+    def sums_of(text, first_row):
+        key, _ = jax.random.split(jax.random.fold_in(jax.random.key(0), 0))
+        batch = spec.objective(text, key, first_row)
+        return token_losses(nnx.merge(spec.graph, start().params), batch).sums()
+
+    text, means = jax.tree.map(jnp.asarray, text_of(objective, 0)), []
+    for row in range(0, 8, 2):
+        sums = sums_of(jax.tree.map(lambda x, row=row: x[row : row + 2], text), row)
+        means.append(float(sums["nll"] / max(float(sums["weight"]), 1.0)))
+    return float(np.mean(means))
+
+
+def main():
+    curves = {}
+    for objective in ("causal_lm", "masked_lm", "translation"):
+        curves[objective] = {
+            "one": on_one_device(objective),
+            "jit": on_all(objective, "jit"),
+            "pmap": on_all(objective, "pmap"),
+        }
+    curves["causal_lm"]["mean_of_means"] = mean_of_device_means("causal_lm")
+    print(json.dumps({"devices": jax.device_count(), "curves": curves}))
+
+
+if __name__ == "__main__":
+    main()

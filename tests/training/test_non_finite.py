@@ -1,0 +1,57 @@
+"""A run that diverges stops with one line, and keeps its last good state."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from tiny_runs import LM, read_lines, saved_state
+
+from attn_jax.errors import WorkError
+from attn_jax.training import loop
+from attn_jax.training.loop import train
+
+
+def is_finite(workdir, step):
+    params = saved_state(workdir, step)["params"]
+    return all(np.isfinite(x).all() for x in jax.tree.leaves(params))
+
+
+def explode_at(monkeypatch, step, make=loop.make_optimizer):
+    """Multiplies the update of one step, which leaves its own loss finite."""
+
+    def explosive(config, steps):
+        factor = lambda count: jnp.where(count == step - 1, 1e38, 1.0)  # noqa: E731
+        return optax.chain(make(config, steps), optax.scale_by_schedule(factor))
+
+    monkeypatch.setattr(loop, "make_optimizer", explosive)
+
+
+@pytest.mark.parametrize("step", [7, 10])
+def test_the_last_good_state_is_kept(monkeypatch, tiny_data, tmp_path, step):
+    """Step 10 is one at which the state, but not its loss, is bad when it should be saved."""
+    workdir, config = tmp_path / "run", tiny_data.config(**LM)
+    explode_at(monkeypatch, step)
+    with pytest.raises(WorkError) as caught:
+        train(config, workdir)
+    message = str(caught.value)
+    found = {7: 8, 10: 10}[step]  # the step that is logged, or saved, next
+    assert f"not finite at step {found}" in message
+    assert f"the checkpoint of step 5 is good in {workdir}" in message
+    assert "optimizer.learning_rate" in message
+    assert "\n" not in message
+    assert [path.name for path in (workdir / "checkpoints").iterdir()] == ["5"]
+    assert is_finite(workdir, 5)
+    assert all(np.isfinite(line["loss"]) for line in read_lines(workdir) if "loss" in line)
+    assert not (workdir / "ledger.json").exists()
+    # From there the same command goes on.
+    explode_at(monkeypatch, -1)
+    assert train(config, workdir)["finished"]
+    assert is_finite(workdir, 12)
+
+
+def test_a_learning_rate_that_explodes(tiny_data, tmp_path):
+    fields = {"optimizer.name": "sgd", "optimizer.learning_rate": 1e30, "optimizer.clip_norm": 0.0}
+    with pytest.raises(WorkError, match=r"not finite at step \d.*nothing was saved"):
+        train(tiny_data.config(**LM | fields), tmp_path / "run")
+    assert not list((tmp_path / "run/checkpoints").iterdir())
