@@ -85,7 +85,7 @@ class ObjectiveConfig(Section):
 class OptimizerConfig(Section):
     """The optimizer and its learning-rate schedule."""
 
-    name: str = "adamw"  # adamw | adam | lion | sgd | adafactor
+    name: str = "adamw"  # adamw | adam | lion | sgd | adafactor | muon
     learning_rate: float = 3e-3  # peak
     schedule: str = "cosine"  # cosine | inverse_sqrt | wsd | constant, each after a warm-up
     warmup_steps: int = 100  # linear from 0 to the peak
@@ -94,7 +94,7 @@ class OptimizerConfig(Section):
     b1: float = 0.9  # decay of the first moment; momentum of sgd
     b2: float = 0.98  # decay of the second moment
     eps: float = 1e-8  # added to the denominator (adam, adamw)
-    weight_decay: float = 0.01  # adamw, lion: on matrices only, never on norms, biases, tables
+    weight_decay: float = 0.01  # adamw, lion, muon: on the kernels of dense layers only
     clip_norm: float = 1.0  # largest global norm of the gradient; 0 means no clipping
 
 
@@ -154,7 +154,7 @@ CHOICES = {
         "causal_translation",
         "prefix_translation",
     ),
-    "optimizer.name": ("adamw", "adam", "lion", "sgd", "adafactor"),
+    "optimizer.name": ("adamw", "adam", "lion", "sgd", "adafactor", "muon"),
     "optimizer.schedule": ("cosine", "inverse_sqrt", "wsd", "constant"),
     "train.parallel": ("jit", "pmap"),
     "eval.split": ("validation", "test"),

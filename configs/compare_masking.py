@@ -3,6 +3,8 @@
 An encoder (masked LM), a decoder (causal LM) and a prefix LM of the same size read the same prose
 of the World English Bible in the same order; then each predicts the same held-out positions under
 every mask.
+
+python -m experiments.compare --config=configs/compare_masking.py --workdir=runs/masking
 """
 
 from attn_jax.comparison.arms import Study

@@ -2,6 +2,8 @@
 
 An encoder-decoder, a causal LM and a prefix LM on `source <sep> target` learn to turn English
 dates, amounts, units and lists of the Unicode CLDR into German.
+
+python -m experiments.compare --config=configs/compare_translation.py --workdir=runs/translation
 """
 
 from attn_jax.comparison.arms import Study

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import optax
+import optax.contrib
 
 from attn_jax.config import OptimizerConfig
 
@@ -49,10 +50,29 @@ def make_optimizer(config: OptimizerConfig, steps: int) -> optax.GradientTransfo
         "lion": lambda: optax.lion(rate, **betas, **decay),
         "sgd": lambda: optax.sgd(rate, momentum=config.b1 or None),
         "adafactor": lambda: optax.adafactor(rate),
+        "muon": lambda: _muon(rate, config),
     }[config.name]()
     if not config.clip_norm:
         return optimizer
     return optax.chain(optax.clip_by_global_norm(config.clip_norm), optimizer)
+
+
+def _muon(rate: optax.Schedule, config: OptimizerConfig) -> optax.GradientTransformation:
+    """Orthogonalized momentum for the matrices (Jordan 2024), Adam for everything else.
+
+    Updates are scaled to Adam's usual size (Liu et al. 2025), so Adam's learning rates fit.
+    """
+    dimensions = optax.contrib.MuonDimensionNumbers()
+    return optax.contrib.muon(
+        rate,
+        consistent_rms=0.2,
+        weight_decay=config.weight_decay,
+        adam_b1=config.b1,
+        adam_b2=config.b2,
+        muon_weight_dimension_numbers=lambda params: jax.tree.map(
+            lambda is_matrix: dimensions if is_matrix else None, _is_matrix(params)
+        ),
+    )
 
 
 def _is_matrix(params: dict) -> dict:

@@ -5,7 +5,7 @@ from typing import Any, Protocol, runtime_checkable
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from attn_jax.models.tokens import Pair, Tokens
 from attn_jax.training.state import TrainState
@@ -74,9 +74,11 @@ class Pmap:
         return jax.pmap(make_step(spec, axis_name="data"), axis_name="data", donate_argnums=0)
 
     def put_state(self, state: TrainState) -> TrainState:
-        """Stacks one copy a device."""
-        count = jax.local_device_count()
-        return jax.tree.map(lambda x: jnp.stack([x] * count), state)
+        """Stacks one copy a device, where pmap itself would leave it: else it compiles twice."""
+        devices = jax.local_devices()
+        rows = NamedSharding(Mesh(devices, ("data",)), PartitionSpec("data"))
+        stacked = jax.tree.map(lambda x: jnp.stack([x] * len(devices)), state)
+        return jax.device_put(stacked, rows)
 
     def put_batch(self, text: Tokens | Pair) -> Tokens | Pair:
         """Cuts the rows into one group a device."""

@@ -31,15 +31,18 @@ STEPS = 20
 SMALL = {"d_model": 8, "num_layers": 1, "num_heads": 2, "d_ff": 12}
 
 
+@functools.cache
 def make_spec(objective):
     fields = {f"model.{name}": value for name, value in SMALL.items()}
     fields |= {"objective.name": objective, "model.architecture": ARCHITECTURE_OF[objective]}
     fields |= {"optimizer.name": "sgd", "optimizer.learning_rate": 0.3, "train.log_every": 1}
     config = with_fields(Config(), fields | {"optimizer.warmup_steps": 3})
-    graph, params = split_model(build_model(config.model, 80))
+    graph, shapes = split_model(nnx.eval_shape(lambda: build_model(config.model, 80)))
+    rng = np.random.default_rng(0)  # the initializers would be compiled one by one
+    params = jax.tree.map(lambda x: rng.normal(0, 0.3, x.shape).astype(np.float32), shapes)
     optimizer = make_optimizer(config.optimizer, STEPS)
     spec = StepSpec(graph, make_objective(config.objective, SPECIALS, 80), optimizer, config)
-    return spec, lambda: new_state(jax.tree.map(jnp.copy, params), optimizer, 0)
+    return spec, lambda: new_state(jax.tree.map(jnp.asarray, params), optimizer, 0)
 
 
 def text_of(objective, step):

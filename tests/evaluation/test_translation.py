@@ -1,0 +1,113 @@
+"""Scores of known translations, the copy baseline, and texts that stay in their places."""
+
+import numpy as np
+import pytest
+import sacrebleu
+from tiny_runs import TRANSLATION
+
+from attn_jax.decoding import text as decoding
+from attn_jax.decoding.text import generate_texts
+from attn_jax.evaluation import translation
+from attn_jax.evaluation.translation import TranslationQuality
+
+
+@pytest.fixture(scope="module")
+def subject_of(tiny_data, make_subject):
+    """Returns a function that makes a subject of 12 held-out pairs."""
+    source, target = tiny_data.folder / "held-out.en", tiny_data.folder / "held-out.de"
+    source.write_text("".join(f"{i} one two three four\n" for i in range(12)))
+    target.write_text("".join(f"{i} ein two drei vier\n" for i in range(12)))
+    files = {"data.validation_files": f"{source},{target}"}
+
+    def make(**fields):
+        return make_subject(tiny_data.config(**TRANSLATION | files | fields))
+
+    return make
+
+
+def evaluate(subject_of, monkeypatch, translate, **fields):
+    """Runs the evaluator with a made-up model that gives its answers in another order."""
+    subject, params = subject_of(**fields)
+
+    def generate(model, objective, tokenizer, texts, max_new):
+        for i in np.random.default_rng(0).permutation(len(texts)):
+            yield int(i), translate(texts[i])
+
+    monkeypatch.setattr(translation, "generate_texts", generate)
+    return TranslationQuality(subject).run(params)
+
+
+def reference(source):
+    return source.replace("one", "ein").replace("three", "drei").replace("four", "vier")
+
+
+def half_right(source):
+    right = reference(source)
+    return right if int(source.split()[0]) % 2 else right.replace("drei", "rot")
+
+
+def test_perfect_translations_score_100(subject_of, monkeypatch):
+    found = evaluate(subject_of, monkeypatch, reference)
+    assert found["exact_match"] == 100
+    assert found["bleu"] == pytest.approx(100)
+    assert found["chrf"] == pytest.approx(100)
+    assert (found["items"], found["split"]) == (12, "validation")
+
+
+def test_scores_are_those_of_sacrebleu(subject_of, monkeypatch):
+    found = evaluate(subject_of, monkeypatch, half_right)
+    sources = [f"{i} one two three four" for i in range(12)]
+    references = [reference(source) for source in sources]
+    hypotheses = [half_right(source) for source in sources]
+    assert found["exact_match"] == pytest.approx(50)
+    assert found["bleu"] == sacrebleu.corpus_bleu(hypotheses, [references]).score
+    assert found["chrf"] == sacrebleu.corpus_chrf(hypotheses, [references]).score
+    assert 0 < found["bleu"] < 100
+    assert "tok:13a" in found["bleu_signature"]
+    assert "nc:6" in found["chrf_signature"]
+    # Copying the source is scored whatever the model does.
+    assert found["copy_exact_match"] == 0
+    assert found["copy_bleu"] == sacrebleu.corpus_bleu(sources, [references]).score
+    assert found["copy_chrf"] == sacrebleu.corpus_chrf(sources, [references]).score
+    assert 0 < found["copy_chrf"] < 100
+
+
+def test_samples_stand_beside_their_references(subject_of, monkeypatch):
+    samples = evaluate(subject_of, monkeypatch, half_right)["samples"]
+    assert len(samples) == 8
+    for sample in samples:
+        assert sample["reference"] == reference(sample["source"])
+        assert sample["hypothesis"] == half_right(sample["source"])
+
+
+def test_a_subset_is_a_subset(subject_of, monkeypatch):
+    found = evaluate(subject_of, monkeypatch, reference, eval__max_items=3)
+    assert found["items"] == 3
+    assert found["exact_match"] == 100
+    assert len({sample["source"] for sample in found["samples"]}) == 3
+
+
+@pytest.mark.parametrize("name", ["translation", "causal_translation", "causal_lm"])
+def test_texts_come_back_by_index_whatever_their_lengths(
+    make_subject, tiny_data, tiny, monkeypatch, name
+):
+    """More texts than are decoded at once, of lengths from 1 to 37, by a model that echoes."""
+    arm = {"model.architecture": "decoder", "objective.name": name}
+    fields = {"causal_lm": {}, "translation": TRANSLATION}.get(name, TRANSLATION | arm)
+    subject, _ = make_subject(tiny_data.config(**fields))
+    seen = []
+
+    def echo(model, prompt, source, *, max_new, eos, pad):
+        read = prompt if source is None else source
+        seen.append(read.ids.shape)
+        return np.where(read.segments > 0, read.ids, pad)
+
+    monkeypatch.setattr(decoding, "greedy", echo)
+    texts = [f"{i}" + "x" * (i * 7 % 34) for i in range(150)]
+    args = (subject.objective, subject.dataset.tokenizer, texts, 5)
+    pairs = list(generate_texts(tiny(), *args))
+    assert len(pairs) == 150
+    assert all(text == texts[i] for i, text in pairs)
+    assert len({i for i, _ in pairs}) == 150
+    assert len(seen) == 3  # of 64 rows
+    assert len(set(seen)) > 1

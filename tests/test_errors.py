@@ -1,0 +1,378 @@
+"""Whatever a user gets wrong: exit status 2, one line on stderr that helps, and nothing written."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+from tiny_runs import (  # noqa: F401
+    LM,
+    ROOT,
+    TRANSLATION,
+    _compile_fast,
+    contents,
+    lm_run,
+    run_module,
+    session_folder,
+    tiny_data,
+    translation_run,
+)
+
+TRAIN = "experiments.train"
+
+
+@pytest.fixture
+def refused(run_module, tmp_path):  # noqa: F811
+    """Runs a command that must be refused, and returns the line that it leaves."""
+
+    def run(module, *args, **options):
+        before = contents(tmp_path)
+        done = run_module(module, *args, **options)
+        assert done.status == 2, done.stderr
+        assert done.stderr.count("\n") == 1, done.stderr
+        assert done.stderr.startswith("error: ")
+        assert done.stdout == ""
+        assert contents(tmp_path) == before
+        assert not (tmp_path / "run").exists()
+        return done.stderr
+
+    return run
+
+
+@pytest.fixture
+def train_command(tiny_data, tmp_path):  # noqa: F811
+    """Returns a function that gives the arguments of a run, with flags and fields changed."""
+
+    def make(*flags, **changes):
+        file = tiny_data.config_file(tmp_path / "experiment.py", **changes)
+        return (TRAIN, f"--config={file}", f"--workdir={tmp_path / 'run'}", *flags)
+
+    return make
+
+
+def flag(name, value):
+    return f"--config.{name}={value}"
+
+
+FLAGS = {
+    "unknown field": (flag("model.d_modle", 64), "'model.d_modle'", "did you mean 'model.d_model'"),
+    "unknown section": (flag("modle.d_model", 64), "'modle.d_model'", "'model.d_model'"),
+    "wrong type": (flag("model.d_model", "wide"), "model.d_model = 'wide'", "expected int"),
+    "no whole number": (flag("train.steps", 1.5), "train.steps = '1.5'", "expected int"),
+    "no number": (flag("optimizer.b1", "x"), "optimizer.b1 = 'x'", "expected float"),
+    "no truth value": (flag("train.wandb", "perhaps"), "train.wandb = 'perhaps'", "expected bool"),
+    "unknown choice": (
+        flag("objective.name", "mased_lm"),
+        "objective.name = 'mased_lm'",
+        "causal_lm, masked_lm",
+        "did you mean 'masked_lm'",
+    ),
+    "out of bounds": (flag("model.dropout", 1.5), "model.dropout = 1.5", "from 0 to 0.99"),
+    "not a number": (flag("model.dropout", "nan"), "model.dropout = nan", "from 0 to 0.99"),
+    "width and heads": (
+        flag("model.d_model", 18),
+        flag("model.num_heads", 4),
+        "model.d_model = 18",
+        "model.num_heads = 4",
+    ),
+    "longer than the table": (
+        flag("model.positions", "learned"),
+        flag("model.max_length", 8),
+        "data.length = 16",
+        "model.max_length = 8",
+    ),
+    "encoder that writes": (flag("model.architecture", "encoder"), "'encoder'", "trains 'decoder'"),
+    "unknown evaluator": (flag("eval.evaluators", "loss,los"), "'los'", "did you mean 'loss'"),
+    "unknown flag": ("--workdri=x", "workdri", "workdir"),
+    "not a flag": ("workdir", "'workdir'", "--name=value"),
+    "missing file": (flag("data.train_files", "no/such.txt"), "data.train_files", "no/such.txt"),
+    "no files": (flag("data.train_files", ""), "data.train_files", "needs files"),
+    "unknown data set": (flag("data.name", "web_bibel"), "data.name", "web_bible"),
+    "unknown language": (
+        flag("data.name", "cldr_phrases"),
+        flag("data.target_language", "german"),
+        "data.target_language",
+        "'german'",
+    ),
+    "too large a vocabulary": (
+        flag("tokenizer.name", "sentencepiece"),
+        flag("tokenizer.vocab_size", 5000),
+        "tokenizer.vocab_size = 5000",
+        "at most ",
+    ),
+    "text for a translator": (
+        flag("objective.name", "causal_translation"),
+        "objective.name = 'causal_translation'",
+        "text data",
+    ),
+    "translation scores of a language model": (
+        flag("eval.evaluators", "translation"),
+        "eval.evaluators",
+        "'translation'",
+        "pair data",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FLAGS)
+def test_wrong_flags(refused, train_command, case):
+    flags = [part for part in FLAGS[case] if part.startswith("--") or part == "workdir"]
+    line = refused(*train_command(*flags))
+    for part in FLAGS[case]:
+        assert part in flags or part in line, line
+
+
+def test_a_run_in_a_process_of_its_own_says_as_little(train_command, tmp_path):
+    """The other tests fork: nothing that is printed while importing may escape them."""
+    module, *args = train_command(flag("model.d_modle", 64))
+    done = subprocess.run(
+        [sys.executable, "-m", module, *args], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert (
+        done.stderr
+        == "error: unknown config field 'model.d_modle'; did you mean 'model.d_model'?\n"
+    )
+
+
+def test_no_config_and_no_workdir(refused, train_command):
+    module, config, workdir = train_command()
+    assert "--config" in refused(module, workdir)
+    assert "--workdir" in refused(module, config)
+
+
+FILES = {
+    "missing": (None, "no such file"),
+    "exception": ("def get_config():\n    return 1 / 0\n", "ZeroDivisionError: division by zero"),
+    "syntax": ("def get_config(:\n", "SyntaxError"),
+    "no config": ("def get_config():\n    return 3\n", "does not return a config"),
+    "no function": ("x = 3\n", "get_config"),
+    "typo": (
+        "from attn_jax.config import Config\n\n\ndef get_config():\n"
+        "    config = Config()\n    config.train.stpes = 3\n    return config\n",
+        "stpes",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FILES)
+@pytest.mark.parametrize("flags", [(), (flag("model.d_model", 32),)])
+def test_config_files(refused, tmp_path, case, flags):
+    source, expected = FILES[case]
+    path = tmp_path / "bad.py"
+    if source is not None:
+        path.write_text(source)
+    line = refused(TRAIN, f"--config={path}", f"--workdir={tmp_path / 'run'}", *flags)
+    assert str(path) in line
+    assert expected in line
+
+
+def test_a_typo_in_the_name_of_a_shipped_config(refused, tmp_path):
+    line = refused(TRAIN, "--config=configs/lm_decodr.py", f"--workdir={tmp_path / 'run'}")
+    assert "did you mean 'lm_decoder.py'" in line
+
+
+def test_a_study_is_not_an_experiment_and_the_other_way_round(refused, train_command, tmp_path):
+    workdir = f"--workdir={tmp_path / 'run'}"
+    line = refused(TRAIN, "--config=configs/compare_masking.py", workdir)
+    assert "experiments.compare" in line
+    _, config, _ = train_command()
+    assert "neither a Study nor" in refused("experiments.compare", config, workdir)
+
+
+BYTES = {
+    "empty": (b"", "is empty"),
+    "blank": (b" \n\n", "is empty"),
+    "not UTF-8": (b"one\ntwo\n\xff\xfe\n", "line 3: not UTF-8"),
+}
+
+
+@pytest.mark.parametrize("case", BYTES)
+def test_text_files(refused, train_command, tmp_path, case):
+    content, expected = BYTES[case]
+    path = tmp_path / "bad.txt"
+    path.write_bytes(content)
+    line = refused(*train_command(flag("data.train_files", path)))
+    assert str(path) in line
+    assert expected in line
+
+
+def test_parallel_files_of_different_lengths(refused, train_command, tmp_path):
+    a, b = tmp_path / "a.txt", tmp_path / "b.txt"
+    a.write_text("one\n" * 120)
+    b.write_text("eins\n" * 119)
+    line = refused(*train_command(flag("data.train_files", f"{a},{b}"), **TRANSLATION))
+    assert f"{a} has 120 lines and {b} has 119" in line
+    line = refused(*train_command(flag("data.train_files", a), **TRANSLATION))
+    assert "1 paths, expected 2" in line
+
+
+def test_the_directory_of_another_run(run_module, train_command, lm_run, tiny_data):  # noqa: F811
+    before = contents(lm_run)
+    _, config, _ = train_command(**LM)
+    flags = (flag("optimizer.b2", 0.5), flag("model.d_ff", 48))
+    done = run_module(TRAIN, config, f"--workdir={lm_run}", *flags)
+    assert (done.status, done.stderr.count("\n")) == (2, 1)
+    assert "optimizer.b2: 0.98 there, 0.5 here" in done.stderr
+    assert "model.d_ff: 32 there, 48 here" in done.stderr
+    assert contents(lm_run) == before
+
+
+def test_a_folder_that_is_no_run(refused, train_command, tmp_path):
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    (foreign / "mine.txt").write_text("x")
+    module, config, _ = train_command()
+    for workdir in (foreign, foreign / "mine.txt"):
+        assert "not a run directory" in refused(module, config, f"--workdir={workdir}")
+    line = refused("experiments.evaluate", f"--workdir={foreign}")
+    assert "config.json is missing" in line
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "config.json").write_text("{")
+    line = refused("experiments.evaluate", f"--workdir={broken}")
+    assert "config.json" in line
+    assert "not valid JSON" in line
+
+
+EVALUATE = {
+    "unknown evaluator": (("--evaluators=los",), "unknown evaluator 'los'", "'loss'"),
+    "unfit evaluator": (("--evaluators=translation",), "needs pair data"),
+    "no such step": (("--step=7",), "no checkpoint of step 7", "5, 10, 12"),
+    "fixed field": (("--config.model.d_model=32",), "model.d_model", "only eval and data"),
+    "unknown field": (("--config.eval.max_item=3",), "eval.max_item", "'eval.max_items'"),
+    "wrong type": (("--config.eval.max_items=few",), "eval.max_items", "expected int"),
+    "bad value": (("--config.eval.split=train",), "eval.split = 'train'", "validation, test"),
+    "step": (("--step=last",), "step", "last"),
+}
+
+
+@pytest.mark.parametrize("case", EVALUATE)
+def test_evaluate(refused, lm_run, case):  # noqa: F811
+    before = contents(lm_run)
+    flags, *expected = EVALUATE[case]
+    line = refused("experiments.evaluate", f"--workdir={lm_run}", *flags)
+    for part in expected:
+        assert part in line
+    assert contents(lm_run) == before
+
+
+def test_generate(refused, lm_run, tmp_path):  # noqa: F811
+    source, command = tmp_path / "source.txt", ("experiments.generate", f"--workdir={lm_run}")
+    source.write_text("one\n")
+    line = refused(*command, f"--input={tmp_path}/none.txt", "--output=-")
+    assert "none.txt" in line
+    line = refused(*command, f"--input={source}", f"--output={tmp_path}/no/folder.txt")
+    assert f"no such folder {tmp_path}/no" in line
+    line = refused(*command, f"--input={source}", "--max_new=0")
+    assert "max_new" in line
+    line = refused("experiments.generate", f"--workdir={tmp_path}/none", f"--input={source}")
+    assert "not a run directory" in line
+
+
+def test_a_masked_lm_cannot_generate(refused, lm_run, tmp_path):  # noqa: F811
+    masked = tmp_path / "masked"
+    shutil.copytree(lm_run, masked)  # of the same parameters, one for one
+    record = json.loads((masked / "config.json").read_text())
+    record["config"]["model"]["architecture"] = "encoder"
+    record["config"]["objective"]["name"] = "masked_lm"
+    (masked / "config.json").write_text(json.dumps(record))
+    line = refused("experiments.generate", f"--workdir={masked}", stdin="one\n")
+    assert "masked LM" in line
+    assert str(masked) in line
+
+
+STUDY = """
+from attn_jax.comparison.arms import Study
+from attn_jax.config import from_dict
+
+
+def get_config():
+    base = from_dict({base!r})
+    arms = {arms!r}
+    return Study(base=base, arms=arms, declared=("objective.name",), seeds="0")
+"""
+
+ARMS = {
+    "undeclared": (
+        {"a": {}, "b": {"objective.name": "prefix_lm", "train.steps": 9}},
+        "'a' and 'b' differ in train.steps, 12 against 9, which is not declared",
+    ),
+    "unknown field": ({"a": {"train.step": 9}}, "did you mean 'train.steps'"),
+    "bad config": ({"a": {"objective.name": "masked_lm"}}, "model.architecture"),
+    "no arms": ({}, "no arms"),
+    "bad name": ({"../a": {}}, "'../a'"),
+}
+
+
+@pytest.mark.parametrize("case", ARMS)
+def test_compare(refused, tiny_data, tmp_path, case):  # noqa: F811
+    from attn_jax.config import to_dict
+
+    arms, expected = ARMS[case]
+    path = tmp_path / "study.py"
+    path.write_text(STUDY.format(base=to_dict(tiny_data.config()), arms=arms))
+    line = refused("experiments.compare", f"--config={path}", f"--workdir={tmp_path / 'run'}")
+    assert expected in line
+
+
+def test_compare_seeds(refused, tmp_path):
+    command = ("experiments.compare", "--config=configs/compare_masking.py")
+    for seeds in ("0,x", "1,1"):
+        line = refused(*command, f"--workdir={tmp_path / 'run'}", f"--seeds={seeds}")
+        assert f"seeds = {seeds!r}" in line
+
+
+STOP = """
+    import os, signal
+    from attn_jax.training import loop
+    read = loop.read_tokens
+    loop.read_tokens = lambda text: (os.kill(os.getpid(), signal.SIGTERM), read(text))[1]
+"""
+
+
+def test_a_stopped_run_has_status_1(run_module, train_command, tmp_path):  # noqa: F811
+    done = run_module(*train_command(**LM), before=STOP)
+    assert done.status == 1
+    line = done.stderr.splitlines()[-1]  # the progress bar comes before it
+    assert line.startswith("error: stopped by a signal after step 1 of 12")
+    assert f"{tmp_path / 'run'}/checkpoints" in line
+    assert "the same command goes on" in line
+    assert "Traceback" not in done.stderr
+
+
+DIVERGE = ("optimizer.name=sgd", "optimizer.learning_rate=1e30", "optimizer.clip_norm=0")
+
+
+def test_a_run_that_diverges_has_status_1(run_module, train_command):  # noqa: F811
+    flags = [f"--config.{field}" for field in DIVERGE]
+    done = run_module(*train_command(*flags, **LM))
+    assert done.status == 1
+    assert "not finite at step" in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("name", ["eval", "ledger.json.partial"])
+def test_a_directory_that_cannot_be_written_has_status_1(
+    run_module,  # noqa: F811
+    train_command,
+    tmp_path,
+    name,
+):
+    """Stands for a full disk: what comes last fails, after all training."""
+    block = """
+    import pathlib
+    from attn_jax.training import loop
+    def fail(path, text):
+        raise OSError(28, "No space left on device", str(path))
+    loop.write_whole = fail
+    """
+    del name
+    done = run_module(*train_command(**LM), before=block)
+    assert done.status == 1
+    line = done.stderr.splitlines()[-1]
+    assert "No space left on device" in line
+    assert "the same command goes on" in line
+    assert os.listdir(tmp_path / "run/checkpoints")
