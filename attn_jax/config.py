@@ -13,13 +13,18 @@ from attn_jax.errors import InputError, nearest
 
 
 class Section:
-    """Base of all config dataclasses: attributes cannot change once frozen."""
+    """Base of all config dataclasses: only fields can be set, and nothing once frozen."""
 
     _frozen = False
 
     def __setattr__(self, name: str, value: Any) -> None:
         if self._frozen:
             raise dataclasses.FrozenInstanceError(f"config is frozen; cannot set {name!r}")
+        known = [item.name for item in dataclasses.fields(self)]
+        if name not in known:
+            raise AttributeError(
+                f"{type(self).__name__} has no field {name!r}{nearest(name, known)}"
+            )
         super().__setattr__(name, value)
 
 

@@ -10,8 +10,9 @@ from typing import Any
 import jax
 from absl import app, flags
 from absl import logging as absl_logging
+from ml_collections import config_flags
 
-from attn_jax.config import Section, flatten
+from attn_jax.config import Config, Section, flatten
 from attn_jax.errors import InputError, WorkError, nearest
 
 
@@ -26,16 +27,26 @@ def run(main: Callable[[], None]) -> None:
     app.run(lambda _: _guard(main), flags_parser=_parse_flags)
 
 
-def config_value(flag: flags.FlagHolder) -> Any:
+def config_value(flag: flags.FlagHolder, kind: type[Section] = Section) -> Any:
     """Returns the config of a `config_flags` flag.
 
     Raises:
-      InputError: the file is missing, or does not return a config.
+      InputError: the file is missing, or does not return a config of this kind.
     """
-    if not isinstance(flag.value, Section):
-        path = flags.FLAGS["config"].config_filename
-        raise InputError(f"config = {path!r}: {_load_problem(path)}")
-    return flag.value
+    if isinstance(flag.value, kind):
+        return flag.value
+    path = flags.FLAGS["config"].config_filename
+    _, problem = _load(path)
+    study = "holds a study, which experiments.compare runs, and not one experiment"
+    raise InputError(f"config = {path!r}: {problem or study}")
+
+
+def define_changes(help_text: str) -> None:
+    """Defines `--config.section.field=value` for a config that does not come from a file."""
+    try:
+        config_flags.DEFINE_config_dataclass("config", Config(), help_text)
+    except Exception as error:  # it looks at the command line at once
+        _exit(2, _explain(sys.argv, error))
 
 
 def _guard(main: Callable[[], None]) -> None:
@@ -66,7 +77,7 @@ def _exit(status: int, message: object) -> None:
 def _parse_flags(argv: list[str]) -> list[str]:
     try:
         rest = flags.FLAGS(argv)
-    except (flags.Error, KeyError, ValueError, TypeError, AttributeError) as error:
+    except Exception as error:  # whatever a config file raises, too
         _exit(2, _explain(argv, error))
     if len(rest) > 1:
         _exit(2, f"{rest[1]!r} is not a flag; flags look like --name=value")
@@ -75,19 +86,31 @@ def _parse_flags(argv: list[str]) -> list[str]:
 
 def _explain(argv: list[str], error: Exception) -> str:
     """Returns one line that says which flag is wrong, what it is, and what is allowed."""
-    given = [arg.lstrip("-") for arg in argv[1:] if arg.startswith("-")]
-    for path in (arg.partition("=")[2] for arg in given if arg.startswith("config=")):
-        config, problem = _load(path)
-        if problem:
-            return f"config = {path!r}: {problem}"
-        fields = flatten(config)
-        for name, _, value in (arg[7:].partition("=") for arg in given if arg[:7] == "config."):
-            if name not in fields:
-                return f"unknown config field {name!r}{nearest(name, fields)}"
-            kind = type(fields[name])
-            if not _parses(kind, value):
-                return f"{name} = {value!r}: expected {kind.__name__}"
+    given = _given(argv)
+    config, problem = _load(given["config"]) if "config" in given else (Config(), "")
+    if problem:
+        return f"config = {given['config']!r}: {problem}"
+    fields = flatten(config)
+    for flag, value in given.items():
+        section, _, name = flag.partition(".")
+        if section != "config" or not name:
+            continue
+        if name not in fields:
+            return f"unknown config field {name!r}{nearest(name, fields)}"
+        kind = type(fields[name])
+        if not _parses(kind, value):
+            return f"{name} = {value!r}: expected {kind.__name__}"
     return str(error).splitlines()[0]
+
+
+def _given(argv: list[str]) -> dict[str, str]:
+    """Returns the flags of `--name=value` and `--name value`."""
+    given = {}
+    for arg, following in zip(argv[1:], [*argv[2:], ""], strict=True):
+        name, equals, value = arg.lstrip("-").partition("=")
+        if arg.startswith("-"):
+            given[name] = value if equals or following.startswith("-") else following
+    return given
 
 
 def _parses(kind: type, value: str) -> bool:
@@ -100,10 +123,6 @@ def _parses(kind: type, value: str) -> bool:
     return True
 
 
-def _load_problem(path: str) -> str:
-    return _load(path)[1] or "get_config() does not return a config"
-
-
 def _load(path: str) -> tuple[Any, str]:
     """Returns the config of a file and an empty string, or None and what is wrong."""
     if not os.path.isfile(path):
@@ -113,6 +132,9 @@ def _load(path: str) -> tuple[Any, str]:
         spec = importlib.util.spec_from_file_location("config", path)
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
-        return module.get_config(), ""
+        config = module.get_config()
     except Exception as error:  # whatever the user's file raises
-        return None, f"{type(error).__name__}: {error}"
+        return None, f"{type(error).__name__}: {error}".splitlines()[0]
+    if not isinstance(config, Section):
+        return None, "get_config() does not return a config"
+    return config, ""

@@ -13,14 +13,18 @@ from attn_jax.config import Config
 
 def get_config() -> Study:
     base = Config()
-    base.train.steps = 700
-    base.train.eval_every = 100
-    base.train.checkpoint_every = 350
-    base.optimizer.learning_rate = 4e-3
-    base.optimizer.warmup_steps = 70
+    base.tokenizer.vocab_size = 1000
+    base.data.length = 64
+    base.data.batch_tokens = 1024
+    base.model.num_layers = 2
+    base.optimizer.name = "muon"
+    base.optimizer.learning_rate = 1.2e-2
+    base.optimizer.warmup_steps = 40
+    base.train.steps = 1200
+    base.train.eval_every = 200
+    base.train.checkpoint_every = 600
     base.eval.evaluators = "loss,shared_positions,attention"
-    base.eval.curve = "loss,shared_positions"
-    base.eval.shared_positions = 512
+    base.eval.curve = "shared_positions"
     return Study(
         name="masking",
         question="What do both sides, or only the left one, tell about the same words?",

@@ -14,13 +14,15 @@ def get_config() -> Study:
     base = Config()
     base.data.name = "cldr_phrases"
     base.data.length = 64
+    base.data.batch_tokens = 1024
     base.tokenizer.vocab_size = 780
     base.model.num_layers = 2
-    base.train.steps = 800
-    base.train.eval_every = 200
-    base.train.checkpoint_every = 400
-    base.optimizer.learning_rate = 5e-3
-    base.optimizer.warmup_steps = 80
+    base.optimizer.name = "muon"
+    base.optimizer.learning_rate = 1e-2
+    base.optimizer.warmup_steps = 40
+    base.train.steps = 400
+    base.train.eval_every = 100
+    base.train.checkpoint_every = 200
     base.eval.evaluators = "loss,translation"
     return Study(
         name="translation",

@@ -10,13 +10,13 @@ from absl import flags
 from ml_collections import config_flags
 
 from attn_jax import launch
-from attn_jax.config import Config, validate, with_fields
+from attn_jax.config import validate, with_fields
 from attn_jax.data.pipeline import open_dataset
 from attn_jax.errors import InputError
 from attn_jax.evaluation.evaluators import Evaluation
 from attn_jax.training.restore import restore_run
 
-CHANGES = config_flags.DEFINE_config_dataclass("config", Config(), "Changes to eval and data.")
+launch.define_changes("Changes to eval and data.")
 WORKDIR = flags.DEFINE_string("workdir", None, "Run directory.")
 STEP = flags.DEFINE_integer("step", 0, "Checkpoint; 0 is the newest.")
 EVALUATORS = flags.DEFINE_string("evaluators", "", "Comma-separated; empty: those of the run.")

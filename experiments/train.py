@@ -10,7 +10,7 @@ from absl import flags
 from ml_collections import config_flags
 
 from attn_jax import launch
-from attn_jax.config import validate
+from attn_jax.config import Config, validate
 from attn_jax.training.loop import train
 
 CONFIG = config_flags.DEFINE_config_file("config", None, "Experiment, a file of configs/.")
@@ -25,7 +25,7 @@ def main() -> None:
     """Trains as the flags say."""
     if DISTRIBUTED.value:
         jax.distributed.initialize()
-    config = validate(launch.config_value(CONFIG))
+    config = validate(launch.config_value(CONFIG, Config))
     ledger = train(config, Path(WORKDIR.value))
     print(f"{WORKDIR.value}: step {ledger['step']}, {ledger['seconds']:.0f} s of training")
 

@@ -10,6 +10,8 @@ from beartype import beartype
 from jaxtyping import install_import_hook
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
+# Tests compile much and compute little.
+jax.config.update("jax_disable_most_optimizations", True)
 
 VOCAB_SIZE = 80  # of the tiny models: enough for all ids of a batch to differ
 

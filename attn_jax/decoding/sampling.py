@@ -23,24 +23,24 @@ def _greedy(
 ) -> Int[Array, "B max_new"]:
     batch, length = prompt.ids.shape
     prompt = model.fill_blocks(prompt)
-    cache = model.start(batch, length + max_new, source)
+    cache = model.start(batch, length + max_new - 1, source)  # the last token is not read again
     hidden, cache = model.step(prompt, cache)
     token, column = _last(prompt)
     hidden = jnp.take_along_axis(hidden, column[:, :, None], axis=1)[:, 0]
-    written = jnp.full((batch, max_new), pad, jnp.int32)
-    finished = token.segments[:, 0] == 0
+
+    def write(i, hidden, written, finished):
+        best = jnp.argmax(model.logits(hidden), axis=-1).astype(jnp.int32)
+        best = jnp.where(finished, pad, best)
+        written = jax.lax.dynamic_update_slice(written, best[:, None], (0, i))
+        return best, written, finished | (best == eos)
 
     def unfinished(state):
         i, *_, finished = state
         return (i < max_new) & ~jnp.all(finished)
 
     def write_one(state):
-        i, token, hidden, cache, written, finished = state
-        best = jnp.argmax(model.logits(hidden), axis=-1).astype(jnp.int32)
-        best = jnp.where(finished, pad, best)
-        written = jax.lax.dynamic_update_slice(written, best[:, None], (0, i))
-        finished |= best == eos
-        # Rows go on from their own last token; a finished row writes padding that none sees.
+        i, best, token, cache, written, finished = state
+        # Rows go on from their own last token; a finished row reads padding that none sees.
         token = Tokens(
             ids=best[:, None],
             positions=token.positions + 1,
@@ -48,9 +48,12 @@ def _greedy(
             blocks=token.blocks + 1,
         )
         hidden, cache = model.step(token, cache)
-        return i + 1, token, hidden[:, 0], cache, written, finished
+        best, written, finished = write(i, hidden[:, 0], written, finished)
+        return i + 1, best, token, cache, written, finished
 
-    state = (jnp.int32(0), token, hidden, cache, written, finished)
+    written = jnp.full((batch, max_new), pad, jnp.int32)
+    best, written, finished = write(0, hidden, written, token.segments[:, 0] == 0)
+    state = (jnp.int32(1), best, token, cache, written, finished)
     return jax.lax.while_loop(unfinished, write_one, state)[4]
 
 
@@ -79,7 +82,7 @@ def greedy(
       pad: the id written after that.
 
     Raises:
-      InputError: prompt and `max_new` together exceed the learned position table.
+      InputError: prompt and `max_new` - 1 together exceed the learned position table.
     """
     graph, params = nnx.split(model)
     return _greedy_jit(graph, params, prompt, source, max_new, eos, pad)

@@ -39,7 +39,8 @@ def generate_texts(
     order = np.argsort([len(ids) for ids in read], kind="stable")
     for start in range(0, len(order), ROWS):
         chosen = order[start : start + ROWS]
-        tokens = _pad([read[i] for i in chosen], specials.pad)
+        sequences = [read[i] for i in chosen]
+        tokens = _pad(sequences, specials.pad, _width(model, sequences, max_new))
         prompt, source = objective.prompt(tokens)
         ends = {"eos": specials.eos, "pad": specials.pad}
         written = np.asarray(greedy(model, prompt, source, max_new=max_new, **ends))
@@ -47,9 +48,16 @@ def generate_texts(
             yield int(index), tokenizer.decode(ids)
 
 
-def _pad(sequences: list[list[int]], pad: int) -> Tokens:
+def _width(model: Transformer, sequences: list[list[int]], max_new: int) -> int:
+    longest = max(map(len, sequences))
+    width = -(-longest // WIDTH) * WIDTH
+    if model.config.positions == "learned":  # padding must not run off the table
+        width = min(width, max(longest, model.config.max_length - max_new))
+    return width
+
+
+def _pad(sequences: list[list[int]], pad: int, width: int) -> Tokens:
     """Returns ROWS rows, padded on the right; rows left over are empty."""
-    width = -(-max(map(len, sequences)) // WIDTH) * WIDTH
     ids = np.full((ROWS, width), pad, np.int32)
     real = np.zeros((ROWS, width), bool)
     for row, sequence in enumerate(sequences):

@@ -33,13 +33,8 @@ class Evaluation:
         """
         self._config = config.eval
         subject = Subject(config, dataset, objective, graph)
+        refuse_unfit(config, objective)
         names = {*config.eval.evaluators.split(","), *config.eval.curve.split(",")}
-        for name in sorted(names):
-            if objective.kind not in EVALUATORS[name].kinds:
-                raise InputError(
-                    f"eval.evaluators: {name!r} needs {' or '.join(EVALUATORS[name].kinds)} data, "
-                    f"and data.name = {config.data.name!r} is {objective.kind} data"
-                )
         self._evaluators = {name: EVALUATORS[name](subject) for name in names}
 
     def run(self, params: dict) -> dict[str, dict[str, Any]]:
@@ -51,6 +46,18 @@ class Evaluation:
         """Returns the numbers of `eval.curve`, named `evaluator/key`."""
         names = self._config.curve.split(",")
         return flat_numbers({name: self._evaluators[name].curve(params) for name in names})
+
+
+def refuse_unfit(config: Config, objective: Objective) -> None:
+    """Raises InputError if the config names an evaluator that does not fit the data."""
+    for field in ("evaluators", "curve"):
+        for name in getattr(config.eval, field).split(","):
+            kinds = EVALUATORS[name].kinds
+            if objective.kind not in kinds:
+                raise InputError(
+                    f"eval.{field}: {name!r} needs {' or '.join(kinds)} data, "
+                    f"and data.name = {config.data.name!r} is {objective.kind} data"
+                )
 
 
 def flat_numbers(results: dict[str, Any], prefix: str = "") -> dict[str, int | float]:

@@ -22,7 +22,7 @@ from attn_jax.config import Config
 from attn_jax.data.pipeline import Dataset, open_dataset
 from attn_jax.data.tokenizers import load_tokenizer
 from attn_jax.errors import InputError, WorkError
-from attn_jax.evaluation.evaluators import Evaluation
+from attn_jax.evaluation.evaluators import Evaluation, refuse_unfit
 from attn_jax.files import read_json, write_whole
 from attn_jax.models.transformer import build_model
 from attn_jax.objectives import make_objective
@@ -79,6 +79,7 @@ def _refuse_wrong_kind(config: Config, dataset: Dataset) -> None:
             f"objective.name = {config.objective.name!r}: trains on {objective.kind} data, "
             f"and data.name = {config.data.name!r} is {dataset.kind} data"
         )
+    refuse_unfit(config, objective)
 
 
 class _Run:

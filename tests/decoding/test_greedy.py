@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from attn_jax.decoding import text
 from attn_jax.decoding.sampling import greedy
 from attn_jax.errors import InputError
 from attn_jax.models.tokens import Tokens
@@ -34,7 +35,7 @@ def slow_greedy(model, rows, source=None, prefix=None, eos=NEVER, pad=6):
         return jnp.argmax(model.logits(model(tokens, source)), -1)
 
     rows, written = [list(row) for row in rows], [[] for _ in rows]
-    width = max(map(len, rows)) + NEW
+    width = max(map(len, rows)) + NEW - 1
     for _ in range(NEW):
         best = np.asarray(run(tokens_of(rows, width)))
         for i, row in enumerate(rows):
@@ -46,7 +47,7 @@ def slow_greedy(model, rows, source=None, prefix=None, eos=NEVER, pad=6):
 
 SCHEMES = {
     "rotary": {"num_layers": 1},
-    "learned": {"num_layers": 1, "positions": "learned", "window": 3},
+    "learned": {"num_layers": 1, "positions": "learned", "window": 3, "max_length": 9},
 }
 
 
@@ -115,7 +116,7 @@ def test_decoding_stops_when_all_rows_are_finished(tiny):
     assert written[:, :4].tolist() == rows
     assert (written[:, 4:] == 6).all()
     jax.effects_barrier()
-    assert len(calls) <= 1 + 4  # the prompt, and the longest row
+    assert len(calls) == 4  # the prompt, and all but the last token of the longest row
 
 
 SOURCES = [[10, 11, 12, 13, 3], [15, 3], [16, 17, 3], [3], [19, 20, 21, 3], [11, 10, 3]]
@@ -142,6 +143,42 @@ def test_joined_translation_equals_a_slow_loop(specials, tiny, mask):
 
 
 def test_a_learned_table_that_is_too_short_is_an_input_error(tiny):
-    model = tiny(positions="learned", max_length=9, num_layers=1)
-    with pytest.raises(InputError, match=r"10 tokens .* model\.max_length = 9"):
+    model = tiny(positions="learned", max_length=8, num_layers=1)
+    with pytest.raises(InputError, match=r"9 tokens .* model\.max_length = 8"):
         run(model, PROMPTS)
+
+
+class Letters:
+    """A tokenizer as far as `generate_texts` needs one: letters are 10, 11, .."""
+
+    def __init__(self, specials):
+        self.specials = specials
+
+    def encode(self, text):
+        return [ord(letter) - ord("a") + 10 for letter in text]
+
+    def decode(self, ids):
+        return list(map(int, ids))
+
+
+TEXTS = ["abcd", "a", "", "bc", "dcb"]
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_texts_of_the_configured_length_fit_the_table(specials, tiny, monkeypatch, joined):
+    """Of a config that `validate` accepts: data.length tokens a side, and no room to spare."""
+    monkeypatch.setattr(text, "ROWS", 3)
+    length, architecture = 5, "decoder" if joined else "encoder_decoder"
+    model = tiny(
+        architecture=architecture,
+        positions="learned",
+        max_length=length * (1 + joined),
+        num_layers=1,
+    )
+    objective = JoinedTranslation(specials, "prefix") if joined else Translation(specials)
+    found = dict(text.generate_texts(model, objective, Letters(specials), TEXTS, length))
+    assert sorted(found) == list(range(5))
+    # Each text is translated as it is alone.
+    prompt, source = objective.prompt(tokens_of([[10, 11, 12, 13, specials.eos]] * 3, 5))
+    ends = {"eos": specials.eos, "pad": specials.pad}
+    assert found[0] == np.asarray(greedy(model, prompt, source, max_new=5, **ends))[0].tolist()

@@ -23,7 +23,7 @@ def same_rows(segments):
     segments = np.array(segments, np.int32)
     positions = [int((segments[:t] == segments[t]).sum()) for t in range(T)]
     fields = [range(T), positions, segments]
-    return Tokens(*(jnp.tile(jnp.array([x], jnp.int32), (T, 1)) for x in fields))
+    return Tokens(*(jnp.asarray(np.tile(np.array([x], np.int32), (T, 1))) for x in fields))
 
 
 PLAIN = same_rows([1] * 6)
@@ -129,7 +129,7 @@ def test_gradients_find_a_planted_leak(tiny, monkeypatch, place):
 def changes(run, tokens):
     """True at [t, j] if changing token j moves hidden state t; row j has token j changed."""
     changed = tokens.replace(ids=jnp.where(jnp.eye(T, dtype=bool), 70, tokens.ids))
-    return np.asarray(abs(run(changed) - run(tokens)).max(-1) > 1e-5).T
+    return (abs(np.asarray(run(changed)) - np.asarray(run(tokens))).max(-1) > 1e-5).T
 
 
 @pytest.mark.parametrize("fields", MODELS, ids=name)

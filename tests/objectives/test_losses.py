@@ -11,10 +11,11 @@ from flax import nnx
 from attn_jax.models.tokens import Tokens
 from attn_jax.objectives.batch import Batch
 from attn_jax.objectives.causal_lm import CausalLM
-from attn_jax.objectives.losses import TokenLosses, token_losses
+from attn_jax.objectives.losses import TokenLosses, cross_entropy, token_losses
 
 KEY = jax.random.key(0)
 IDS = jnp.asarray(np.random.default_rng(0).integers(7, 80, (6, 6)), jnp.int32)
+ZERO = np.zeros(1, np.int32)
 # Rows of 6, 5, .. 1 tokens.
 TOKENS = Tokens.of(IDS, jnp.arange(6)[None] < 6 - jnp.arange(6)[:, None])
 BATCH = jax.jit(CausalLM())(TOKENS, KEY)
@@ -76,17 +77,47 @@ def test_token_losses_equal_slow_cross_entropy(tiny, smoothing):
     assert (smoothing == 0) == np.array_equal(got.nll, got.loss)
 
 
-def test_label_smoothing_by_hand(tiny, monkeypatch):
+def test_label_smoothing_by_hand():
     """Of three words with probabilities 1/2, 1/4, 1/4, the first is right; 0.3 is spread."""
-    model = tiny()
-    logits = jnp.log(jnp.array([0.5, 0.25, 0.25]))
-    flat = lambda hidden: jnp.tile(logits, (hidden.shape[0], 1))  # noqa: E731
-    monkeypatch.setattr(type(model), "logits", lambda self, hidden: flat(hidden))
-    batch = BATCH.replace(targets=jnp.zeros_like(BATCH.targets))
-    losses = jax.jit(lambda: token_losses(model, batch, label_smoothing=0.3))()
+    table = jnp.asarray(np.log([[0.5], [0.25], [0.25]]), jnp.float32)
+    nll, evenly, correct = jax.jit(cross_entropy)(np.ones((1, 1), np.float32), table, ZERO)
     expected = 0.8 * np.log(2) + 0.2 * np.log(4)  # 0.7 + 0.1 on the first, 0.1 on each other
-    np.testing.assert_allclose(losses.loss, np.full((6, 6), expected), rtol=1e-6)
-    np.testing.assert_allclose(losses.nll, np.full((6, 6), np.log(2)), rtol=1e-6)
+    np.testing.assert_allclose(0.7 * nll[0] + 0.3 * evenly[0], expected, rtol=1e-6)
+    np.testing.assert_allclose(nll[0], np.log(2), rtol=1e-6)
+    assert correct.tolist() == [1.0]
+
+
+def plain_cross_entropy(hidden, table, targets):
+    log_p = jax.nn.log_softmax(hidden @ table.T)
+    nll = -jnp.take_along_axis(log_p, targets[:, None], axis=-1)[:, 0]
+    return nll, -log_p.mean(-1), nll
+
+
+def loss_gradients(function):
+    """Of a mixture of both losses in which every target has a weight of its own."""
+    rng = np.random.default_rng(0)
+    hidden, table = (rng.normal(size=(n, 4)).astype(np.float32) for n in (5, 7))
+    targets, weights = rng.integers(0, 7, 5, np.int32), rng.normal(size=(2, 5)).astype(np.float32)
+
+    def total(hidden, table, targets, weights):
+        nll, evenly, _ = function(hidden, table, targets)
+        return jnp.sum(nll * weights[0] + evenly * weights[1])
+
+    return jax.jit(jax.grad(total, (0, 1)))(hidden, table, targets, weights)
+
+
+def test_the_gradient_by_hand_equals_the_automatic_one():
+    by_hand, automatic = loss_gradients(cross_entropy), loss_gradients(plain_cross_entropy)
+    for got, expected in zip(by_hand, automatic, strict=True):
+        np.testing.assert_allclose(got, expected, atol=1e-5)
+        assert abs(np.asarray(expected)).max() > 0.1
+
+
+def test_large_logits_do_not_overflow():
+    hidden, table = np.full((1, 1), 1e3, np.float32), np.array([[1e3], [-1e3]], np.float32)
+    nll, evenly, _ = jax.jit(cross_entropy)(hidden, table, ZERO)
+    assert nll.tolist() == [0.0]
+    assert np.isfinite(evenly).all()
 
 
 def test_gathered_places_equal_all_places_with_zero_weights(tiny):
