@@ -1,5 +1,6 @@
 """What all runners share: flags, one-line errors, exit status 0, 1 or 2."""
 
+import glob
 import importlib.util
 import logging
 import os
@@ -126,7 +127,7 @@ def _parses(kind: type, value: str) -> bool:
 def _load(path: str) -> tuple[Any, str]:
     """Returns the config of a file and an empty string, or None and what is wrong."""
     if not os.path.isfile(path):
-        there = sorted(f for f in os.listdir("configs") if f.endswith(".py") and f[0] != "_")
+        there = [os.path.basename(found) for found in glob.glob("configs/[!_]*.py")]
         return None, f"no such file{nearest(os.path.basename(path), there)}"
     try:
         spec = importlib.util.spec_from_file_location("config", path)

@@ -1,6 +1,6 @@
 """A prefix LM (T5, UniLM) on the embedded English prose.
 
-  python -m experiments.train --config=configs/lm_prefix.py --workdir=runs/lm_prefix
+python -m experiments.train --config=configs/lm_prefix.py --workdir=runs/lm_prefix
 """
 
 from attn_jax.config import Config

@@ -1,0 +1,220 @@
+"""The command lines, from a small text to a report."""
+
+import json
+import signal
+import time
+
+import pytest
+from tiny_runs import (  # noqa: F401
+    LM,
+    SMALL,
+    TRANSLATION,
+    _compile_fast,
+    contents,
+    lm_run,
+    run_module,
+    session_folder,
+    tiny_data,
+    translation_run,
+)
+
+from attn_jax.config import from_dict, to_dict
+from attn_jax.files import read_json
+
+
+def succeed(run, module, *args, **options):
+    done = run(module, *args, **options)
+    assert done.status == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def test_train_then_evaluate(run_module, tiny_data, tmp_path):  # noqa: F811
+    """The last line that `evaluate` prints is JSON, equal to what training left."""
+    config, workdir = tmp_path / "config.py", tmp_path / "run"
+    tiny_data.config_file(config, **LM)
+    done = succeed(
+        run_module,
+        "experiments.train",
+        f"--config={config}",
+        f"--workdir={workdir}",
+        "--config.train.steps=7",
+        "--config.eval.evaluators=loss,shared_positions",
+    )
+    assert done.stdout.startswith(f"{workdir}: step 7, ")
+    names = {path.name for path in workdir.iterdir()}
+    assert names == {
+        "config.json",
+        "metrics.jsonl",
+        "tensorboard",
+        "checkpoints",
+        "tokenizer",
+        "ledger.json",
+        "eval",
+    }
+    record = read_json(workdir / "config.json")
+    assert record.keys() == {"config", "versions", "git_commit", "command"}
+    stored = from_dict(record["config"])
+    assert (stored.train.steps, stored.model.dropout) == (7, 0.1)
+    assert {"python", "jax", "flax", "numpy"} <= record["versions"].keys()
+
+    command = ("experiments.evaluate", f"--workdir={workdir}")
+    found = json.loads(succeed(run_module, *command).stdout.splitlines()[-1])
+    assert found["results"] == read_json(workdir / "eval/7.json")["results"]
+    assert (found["step"], found["workdir"]) == (7, str(workdir))
+
+    flags = ("--step=5", "--evaluators=loss", "--config.eval.max_items=2")
+    other = json.loads(succeed(run_module, *command, *flags).stdout.splitlines()[-1])
+    assert other["step"] == 5
+    assert list(other["results"]) == ["loss"]
+    assert other["results"]["loss"]["items"] == 2
+    assert other["results"]["loss"]["loss"] != found["results"]["loss"]["loss"]
+    split = json.loads(
+        succeed(run_module, *command, "--config.eval.split=test").stdout.splitlines()[-1]
+    )
+    assert split["results"]["loss"]["split"] == "test"
+
+
+def test_translate_a_file_line_by_line(run_module, translation_run, tmp_path):  # noqa: F811
+    source, output = tmp_path / "source.txt", tmp_path / "output.txt"
+    source.write_text("001 one\n\n002 six two one\n000 one\n001 one\n")
+    command = ("experiments.generate", f"--workdir={translation_run}", "--max_new=9")
+    succeed(run_module, *command, f"--input={source}", f"--output={output}")
+    lines = output.read_text().splitlines()
+    assert output.read_text().count("\n") == len(lines) == 5
+    assert lines[1] == ""
+    assert lines[0] == lines[4]
+    assert all(len(line.encode()) <= 9 * 3 for line in lines)
+    # From stdin to stdout, the same; without the last newline, too.
+    done = succeed(run_module, *command, stdin=source.read_text().removesuffix("\n"))
+    assert done.stdout == output.read_text()
+
+
+def test_a_language_model_continues_each_line(run_module, lm_run):  # noqa: F811
+    command = ("experiments.generate", f"--workdir={lm_run}", "--max_new=4", "--step=5")
+    done = succeed(run_module, *command, stdin="one two\n  \nthree\n")
+    lines = done.stdout.split("\n")
+    assert len(lines) == 4
+    assert lines[0].startswith("one two")
+    assert lines[1] == ""
+    assert lines[2].startswith("three")
+
+
+STUDY = """
+from attn_jax.comparison.arms import Study
+from attn_jax.config import from_dict
+
+
+def get_config():
+    return Study(
+        name="tiny",
+        question="Does the prefix help?",
+        base=from_dict({base!r}),
+        arms={{
+            "causal": {{"objective.name": "causal_lm"}},
+            "prefix": {{"objective.name": "prefix_lm"}},
+        }},
+        declared=("objective.name",),
+        seeds="0,1",
+    )
+"""
+
+# Ends the process in the second run, between two of its checkpoints.
+KILL = """
+    import os, signal
+    from attn_jax.training import loop
+    read, seen = loop.read_tokens, []
+
+    def read_and_die(text):
+        if [name for name in os.listdir("{root}/prefix/seed-0") if name == "checkpoints"]:
+            seen.append(text)
+        if len(seen) == 7:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return read(text)
+
+    loop.read_tokens = read_and_die
+"""
+
+
+@pytest.fixture(scope="module")
+def study_file(tiny_data):  # noqa: F811
+    path = tiny_data.folder / "study.py"
+    base = tiny_data.config(eval__evaluators="loss,shared_positions,attention")
+    path.write_text(STUDY.format(base=to_dict(base)))
+    return path
+
+
+@pytest.fixture(scope="module")
+def compared(run_module, study_file):  # noqa: F811
+    """A finished comparison of two arms with two seeds, and how it ended."""
+    root = study_file.parent / "compared"
+    command = ("experiments.compare", f"--config={study_file}", f"--workdir={root}")
+    return root, command, succeed(run_module, *command)
+
+
+def numbers_of(root):
+    """comparison.json without what depends on the clock and on where it ran."""
+
+    def clean(value):
+        if isinstance(value, dict):
+            drop = ("seconds", "tokens_per_s", "command")
+            return {k: clean(v) for k, v in value.items() if k not in drop}
+        return [clean(x) for x in value] if isinstance(value, list) else value
+
+    return clean(read_json(root / "comparison.json"))
+
+
+def test_compare_writes_runs_and_a_report(compared):
+    root, _, done = compared
+    assert done.stdout.splitlines()[-1] == f"report: {root / 'report.html'}"
+    assert done.stdout.count("run ") == 4
+    runs = [root / arm / f"seed-{seed}" for arm in ("causal", "prefix") for seed in (0, 1)]
+    ledgers = [read_json(run / "ledger.json") for run in runs]
+    assert all(ledger["finished"] for ledger in ledgers)
+    assert len({ledger["data_fingerprint"] for ledger in ledgers}) == 1
+    study = read_json(root / "comparison.json")["tiny"]
+    assert (study["arms"], study["seeds"]) == (["causal", "prefix"], [0, 1])
+    for arm in ("causal", "prefix"):
+        values = study["metrics"][arm]["shared_positions/own_bits"]["values"]
+        expected = [
+            read_json(root / arm / f"seed-{seed}/eval/{SMALL['train.steps']}.json")
+            for seed in (0, 1)
+        ]
+        assert values == [x["results"]["shared_positions"]["own_bits"] for x in expected]
+    report = (root / "report.html").read_text()
+    assert "Does the prefix help?" in report
+    assert report.rstrip().endswith("</html>")
+
+
+def test_a_second_start_trains_nothing(run_module, compared):  # noqa: F811
+    root, command, _ = compared
+    kept = lambda: {p: c for p, c in contents(root).items() if p.parent != root}  # noqa: E731
+    before, numbers, start = kept(), numbers_of(root), time.monotonic()
+    done = succeed(run_module, *command)
+    assert "run " not in done.stdout
+    assert time.monotonic() - start < 15
+    assert kept() == before
+    assert numbers_of(root) == numbers
+
+
+def test_a_comparison_that_was_killed_goes_on(run_module, compared, study_file, tmp_path):  # noqa: F811
+    root = tmp_path / "killed"
+    command = ("experiments.compare", f"--config={study_file}", f"--workdir={root}")
+    (root / "prefix/seed-0").mkdir(parents=True)  # made early, so that it can be looked at
+    done = run_module(*command, before=KILL.format(root=root))
+    assert done.status == -signal.SIGKILL
+    assert (root / "causal/seed-0/ledger.json").exists()
+    assert not (root / "prefix/seed-0/ledger.json").exists()
+    assert not (root / "comparison.json").exists()
+    finished = contents(root / "causal/seed-0")
+    succeed(run_module, *command)
+    assert contents(root / "causal/seed-0") == finished
+    assert numbers_of(root) == numbers_of(compared[0])
+
+
+def test_more_seeds_can_be_added(run_module, compared):  # noqa: F811
+    root, command, _ = compared
+    done = succeed(run_module, *command, "--seeds=1")
+    assert "run " not in done.stdout
+    assert read_json(root / "comparison.json")["tiny"]["seeds"] == [1]
+    succeed(run_module, *command)
