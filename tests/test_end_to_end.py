@@ -38,10 +38,10 @@ def test_train_then_evaluate(run_module, tiny_data, tmp_path):  # noqa: F811
         "experiments.train",
         f"--config={config}",
         f"--workdir={workdir}",
-        "--config.train.steps=7",
+        "--config.train.checkpoint_every=7",
         "--config.eval.evaluators=loss,shared_positions",
     )
-    assert done.stdout.startswith(f"{workdir}: step 7, ")
+    assert done.stdout.startswith(f"{workdir}: step 12, ")
     names = {path.name for path in workdir.iterdir()}
     assert names == {
         "config.json",
@@ -55,17 +55,17 @@ def test_train_then_evaluate(run_module, tiny_data, tmp_path):  # noqa: F811
     record = read_json(workdir / "config.json")
     assert record.keys() == {"config", "versions", "git_commit", "command"}
     stored = from_dict(record["config"])
-    assert (stored.train.steps, stored.model.dropout) == (7, 0.1)
+    assert (stored.train.checkpoint_every, stored.model.dropout) == (7, 0.1)
     assert {"python", "jax", "flax", "numpy"} <= record["versions"].keys()
 
     command = ("experiments.evaluate", f"--workdir={workdir}")
     found = json.loads(succeed(run_module, *command).stdout.splitlines()[-1])
-    assert found["results"] == read_json(workdir / "eval/7.json")["results"]
-    assert (found["step"], found["workdir"]) == (7, str(workdir))
+    assert found["results"] == read_json(workdir / "eval/12.json")["results"]
+    assert (found["step"], found["workdir"]) == (12, str(workdir))
 
-    flags = ("--step=5", "--evaluators=loss", "--config.eval.max_items=2")
+    flags = ("--step=7", "--evaluators=loss", "--config.eval.max_items=2")
     other = json.loads(succeed(run_module, *command, *flags).stdout.splitlines()[-1])
-    assert other["step"] == 5
+    assert other["step"] == 7
     assert list(other["results"]) == ["loss"]
     assert other["results"]["loss"]["items"] == 2
     assert other["results"]["loss"]["loss"] != found["results"]["loss"]["loss"]
@@ -126,7 +126,7 @@ KILL = """
     read, seen = loop.read_tokens, []
 
     def read_and_die(text):
-        if [name for name in os.listdir("{root}/prefix/seed-0") if name == "checkpoints"]:
+        if os.path.exists("{root}/prefix/seed-0/config.json"):
             seen.append(text)
         if len(seen) == 7:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -200,7 +200,6 @@ def test_a_second_start_trains_nothing(run_module, compared):  # noqa: F811
 def test_a_comparison_that_was_killed_goes_on(run_module, compared, study_file, tmp_path):  # noqa: F811
     root = tmp_path / "killed"
     command = ("experiments.compare", f"--config={study_file}", f"--workdir={root}")
-    (root / "prefix/seed-0").mkdir(parents=True)  # made early, so that it can be looked at
     done = run_module(*command, before=KILL.format(root=root))
     assert done.status == -signal.SIGKILL
     assert (root / "causal/seed-0/ledger.json").exists()
