@@ -109,7 +109,8 @@ class _Run:
                 totals = Totals(**restored)
             start = int(state.step)
             log = MetricsLog(self.workdir, start, t.wandb) if self.is_main else None
-            with tqdm(total=t.steps, initial=start, desc=self.workdir.name, unit="step") as bar:
+            name = "/".join(self.workdir.parts[-2:])
+            with tqdm(total=t.steps, initial=start, desc=name, unit="step") as bar:
                 rate = make_schedule(self.config.optimizer, t.steps)
                 reporter = Reporter(log, rate, totals, bar)
                 try:
