@@ -51,7 +51,7 @@ def define_changes(help_text: str) -> None:
 
 
 def _guard(main: Callable[[], None]) -> None:
-    _use_compilation_cache()
+    use_compilation_cache()
     try:
         main()
     except InputError as error:
@@ -62,7 +62,7 @@ def _guard(main: Callable[[], None]) -> None:
         _exit(1, f"{error}; files already written are whole, and the same command goes on")
 
 
-def _use_compilation_cache() -> None:
+def use_compilation_cache() -> None:
     """Keeps compiled programs in $JAX_COMPILATION_CACHE_DIR, else in ~/.cache/attn_jax."""
     if not jax.config.jax_compilation_cache_dir:
         home = os.path.join(os.path.expanduser("~"), ".cache", "attn_jax")

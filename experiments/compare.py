@@ -5,21 +5,23 @@ python -m experiments.compare --config=configs/compare_masking.py --workdir=DIR 
 Finished runs are skipped, so it can be stopped and started again.
 """
 
-import time
 from pathlib import Path
 
 from absl import flags
 from ml_collections import config_flags
 
 from attn_jax import launch
-from attn_jax.comparison.arms import Run, check_runs, is_finished, plan, studies
+from attn_jax.comparison.arms import check_runs, is_finished, plan, studies
 from attn_jax.comparison.collect import collect, write_comparison
 from attn_jax.comparison.report import write_report
-from attn_jax.training.loop import train
+from attn_jax.training.many import train_all
 
 CONFIG = config_flags.DEFINE_config_file("config", None, "A study, or several, of configs/.")
 WORKDIR = flags.DEFINE_string("workdir", None, "Comparison directory, made if need be.")
 SEEDS = flags.DEFINE_string("seeds", "", "Comma-separated; empty: those of the study.")
+WORKERS = flags.DEFINE_integer(
+    "workers", 0, "Runs at once; 0: one a core on CPU, one on an accelerator.", lower_bound=0
+)
 flags.mark_flags_as_required(["config", "workdir"])
 
 
@@ -32,7 +34,8 @@ def main() -> None:
         name: plan(study, SEEDS.value, root / name if several else root)
         for name, study in found.items()
     }
-    _train_all([run for runs in plans.values() for run in runs])
+    runs = [run for planned in plans.values() for run in planned if not is_finished(run)]
+    train_all([(run.config, run.directory) for run in runs], WORKERS.value)
     collected = {}
     for name, runs in plans.items():
         check_runs(runs)
@@ -40,19 +43,6 @@ def main() -> None:
     write_comparison(root / "comparison.json", collected)
     write_report(root / "report.html", collected)
     print(f"report: {root / 'report.html'}")
-
-
-def _train_all(runs: list[Run]) -> None:
-    """Trains the unfinished runs; says which comes next and about how long the rest takes."""
-    left = [run for run in runs if not is_finished(run)]
-    start = time.monotonic()
-    for number, run in enumerate(left):
-        elapsed = time.monotonic() - start
-        rest = (
-            f", about {elapsed / number * (len(left) - number) / 60:.0f} min left" if number else ""
-        )
-        print(f"run {number + 1} of {len(left)}: {run}{rest}", flush=True)
-        train(run.config, run.directory)
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ def test_train_then_evaluate(run_module, tiny_data, tmp_path):  # noqa: F811
         f"--config={config}",
         f"--workdir={workdir}",
         "--config.train.checkpoint_every=7",
-        "--config.eval.evaluators=loss,shared_positions",
+        "--config.eval.evaluators=loss,shared_positions,attention",
     )
     assert done.stdout.startswith(f"{workdir}: step 12, ")
     names = {path.name for path in workdir.iterdir()}
@@ -139,7 +139,7 @@ KILL = """
 @pytest.fixture(scope="module")
 def study_file(tiny_data):  # noqa: F811
     path = tiny_data.folder / "study.py"
-    base = tiny_data.config(eval__evaluators="loss,shared_positions,attention")
+    base = tiny_data.config(**LM | {"eval.evaluators": "loss,shared_positions,attention"})
     path.write_text(STUDY.format(base=to_dict(base)))
     return path
 

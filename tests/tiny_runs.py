@@ -42,7 +42,7 @@ SMALL = {
     "eval.shared_positions": 40,
 }
 # With dropout, so that a resumed run needs the right keys.
-LM = {"model.dropout": 0.1, "eval.evaluators": "loss,shared_positions,attention"}
+LM = {"model.dropout": 0.1}
 TRANSLATION = {
     "eval.evaluators": "loss,translation",
     "model.architecture": "encoder_decoder",

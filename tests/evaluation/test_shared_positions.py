@@ -177,9 +177,9 @@ def test_results_and_baselines(tiny_data, make_subject):
     assert curve == {"own_bits": found["own_bits"], "causal": found["causal"]}
 
 
-@pytest.mark.parametrize("count", [1, 3])
-def test_a_few_places_are_enough(tiny_data, make_subject, count):
-    subject, params = make_subject(tiny_data.config(eval__shared_positions=count))
+def test_one_place_is_enough(tiny_data, make_subject, monkeypatch):
+    monkeypatch.setattr(shared_positions, "MASKS", ("causal",))
+    subject, params = make_subject(tiny_data.config(eval__shared_positions=1))
     found = SharedPositions(subject).run(params)
-    assert found["items"] == len(found["samples"]) == count
+    assert found["items"] == len(found["samples"]) == 1
     assert np.isfinite(found["causal"]["stderr"])

@@ -63,7 +63,7 @@ def slow_losses(model, batch, smoothing=0.0):
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_token_losses_equal_slow_cross_entropy(tiny, smoothing):
-    model = tiny()
+    model = tiny(num_layers=1)
     targets = np.array(BATCH.targets)
     targets[0] = logits_of(model, BATCH)[0].argmax(-1)  # some that are right
     batch = BATCH.replace(targets=jnp.asarray(targets))
@@ -121,7 +121,7 @@ def test_large_logits_do_not_overflow():
 
 
 def test_gathered_places_equal_all_places_with_zero_weights(tiny):
-    model = tiny(architecture="encoder")
+    model = tiny(num_layers=1, architecture="encoder")
     at = np.array([[5, 0], [2, 1], [3, 0], [0, 1], [1, 0], [0, 1]])
     some = np.array([[1, 1], [1, 1], [0, 1], [1, 0], [0, 0], [1, 0]], np.float32)
     weights = np.zeros((6, 6), np.float32)
@@ -155,7 +155,7 @@ def test_sums_divided_once_equal_the_mean_over_unequal_pieces():
 
 
 def test_targets_that_do_not_count_have_no_gradient(tiny):
-    graph, params = nnx.split(tiny())
+    graph, params = nnx.split(tiny(num_layers=1))
 
     @jax.jit
     def gradient(batch):
@@ -172,7 +172,7 @@ def test_targets_that_do_not_count_have_no_gradient(tiny):
 
 
 def test_a_key_turns_dropout_on(tiny):
-    model = tiny(dropout=0.2)
+    model = tiny(num_layers=1, dropout=0.2)
     run = lambda key: float(losses_of(model, BATCH, key).loss.sum())  # noqa: E731
     assert run(None) == run(None)
     assert run(KEY) == run(KEY)
@@ -180,13 +180,13 @@ def test_a_key_turns_dropout_on(tiny):
 
 
 def test_losses_are_float32_under_bfloat16(tiny):
-    model = tiny(dtype="bfloat16")
+    model = tiny(num_layers=1, dtype="bfloat16")
     losses = jax.eval_shape(lambda: token_losses(model, BATCH, label_smoothing=0.1))
     assert {x.dtype for x in jax.tree.leaves(losses)} == {jnp.dtype("float32")}
 
 
 def test_an_encoder_decoder_is_given_its_source(tiny):
-    model = tiny(architecture="encoder_decoder")
+    model = tiny(num_layers=1, architecture="encoder_decoder")
     batch = BATCH.replace(source=TOKENS.replace(ids=IDS[::-1]))
     nll, _, _ = slow_losses(model, batch)
     np.testing.assert_allclose(losses_of(model, batch).nll, nll, atol=1e-5)

@@ -11,7 +11,7 @@ from tiny_runs import (  # noqa: F401
     tiny_data,
     translation_run,
 )
-from unequal import packed_pairs, packed_rows
+from unequal import SIMPLE, packed_pairs, packed_rows
 
 from attn_jax.config import Config, with_fields
 from attn_jax.objectives import make_objective
@@ -40,9 +40,8 @@ def new_spec(specials, tiny):
         architecture = {"masked_lm": "encoder", "translation": "encoder_decoder"}
         fields = {name.replace("__", "."): value for name, value in changes.items()}
         dropout = fields.get("model.dropout", 0.0)
-        model = tiny(
-            architecture=architecture.get(objective, "decoder"), num_layers=1, dropout=dropout
-        )
+        architecture = architecture.get(objective, "decoder")
+        model = tiny(architecture=architecture, dropout=dropout, **SIMPLE)
         config = with_fields(Config(), {"objective.name": objective} | fields)
         graph, params = split_model(model)
         optimizer = make_optimizer(config.optimizer, config.train.steps)

@@ -32,9 +32,11 @@ def test_four_devices_equal_one(curves, objective, parallel):
     one = np.array(curves[objective]["one"])
     np.testing.assert_allclose(curves[objective][parallel], one, rtol=1e-5)
     assert len(one) == 20
-    assert one.std() > 0.05
+    assert one.std() > 0.02
 
 
-def test_the_mean_of_device_means_would_differ(curves):
-    """The negative control, T6: devices hold 0 to 30 targets."""
-    assert abs(curves["causal_lm"]["mean_of_means"] - curves["causal_lm"]["one"][0]) > 0.01
+@pytest.mark.parametrize("objective", ["causal_lm", "masked_lm"])
+def test_the_mean_of_device_means_would_differ(curves, objective):
+    """The negative control, T6: devices hold very different numbers of targets."""
+    found = curves[objective]
+    assert abs(found["mean_of_means"] - found["one"][0]) > 0.01

@@ -170,11 +170,10 @@ def test_half_written_checkpoints_are_ignored(stopped, tiny_data, lm_run):
 def test_the_last_save_is_whole_when_training_returns(tiny_data, tmp_path):
     """T10: saving is asynchronous."""
     workdir = tmp_path / "run"
-    config = tiny_data.config(**LM, train__steps=3, train__checkpoint_every=100)
-    train(config, workdir)
-    assert [path.name for path in (workdir / "checkpoints").iterdir()] == ["3"]
-    assert saved_state(workdir, 3)["step"] == 3
-    assert restore_run(workdir).step == 3
+    train(tiny_data.config(**LM, train__checkpoint_every=100), workdir)
+    assert [path.name for path in (workdir / "checkpoints").iterdir()] == [str(STEPS)]
+    assert saved_state(workdir, STEPS)["step"] == STEPS
+    assert restore_run(workdir).step == STEPS
 
 
 def test_old_checkpoints_are_removed_if_asked(tiny_data, lm_run, tmp_path):

@@ -4,6 +4,15 @@ import numpy as np
 
 from attn_jax.models.tokens import Pair, Tokens
 
+# Model fields with few operations, so that steps compile quickly.
+SIMPLE = {
+    "num_layers": 1,
+    "norm": "rms",
+    "activation": "relu",
+    "positions": "learned",
+    "max_length": 32,
+}
+
 # Lengths of the documents packed into each row of 16: rows differ much in what they hold.
 DOCUMENTS = ((16,), (3,), (9, 7), (5, 4), (2, 2), (), (16,), (12,))
 
