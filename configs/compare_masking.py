@@ -20,9 +20,9 @@ def get_config() -> Study:
     base.optimizer.name = "muon"
     base.optimizer.learning_rate = 1.2e-2
     base.optimizer.warmup_steps = 40
-    base.train.steps = 1000
+    base.train.steps = 1100
     base.train.eval_every = 200
-    base.train.checkpoint_every = 500
+    base.train.checkpoint_every = 550
     base.eval.evaluators = "loss,shared_positions,attention"
     base.eval.curve = "shared_positions"
     return Study(

@@ -51,6 +51,7 @@ def train_all(runs: Sequence[tuple[Config, Path]], workers: int = 0) -> None:
     numbers = context.Queue()
     for number in range(workers):
         numbers.put(cores[number::workers])
+    os.environ["TQDM_DISABLE"] = "1"  # in the workers, which read it when they import tqdm
     options = {"mp_context": context, "initializer": _start, "initargs": (numbers, os.getpid())}
     with ProcessPoolExecutor(workers, **options) as pool:
         futures = [pool.submit(train, config, workdir) for config, workdir in runs]
@@ -125,8 +126,7 @@ def _stop(pool: ProcessPoolExecutor, futures: list[Future]) -> None:
 
 
 def _start(numbers, parent: int) -> None:
-    """Prepares a worker: its cores, a silent progress bar, and an end with its parent."""
-    os.environ["TQDM_DISABLE"] = "1"
+    """Prepares a worker: its cores, and an end with its parent."""
     cores = numbers.get()
     if cores:
         os.sched_setaffinity(0, cores)
