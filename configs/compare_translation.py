@@ -20,9 +20,9 @@ def get_config() -> Study:
     base.optimizer.name = "muon"
     base.optimizer.learning_rate = 1e-2
     base.optimizer.warmup_steps = 40
-    base.train.steps = 400
+    base.train.steps = 500
     base.train.eval_every = 100
-    base.train.checkpoint_every = 200
+    base.train.checkpoint_every = 250
     base.eval.evaluators = "loss,translation"
     return Study(
         name="translation",
