@@ -129,9 +129,9 @@ class SharedPositions(Evaluator):
             for mask, score in scores.items()
         }
         return {
-            "left": tokenizer.decode(left),
+            "left": "".join(tokenizer.piece(int(token)) for token in left),
             "target": tokenizer.piece(int(row[column])),
-            "right": tokenizer.decode(right[:CONTEXT]),
+            "right": "".join(tokenizer.piece(int(token)) for token in right[:CONTEXT]),
             "own": guesses[self._subject.objective.mask],
             **guesses,
         }

@@ -39,7 +39,7 @@ def open_run(workdir: Path, config: Config, check_only: bool = False) -> None:
         "config": to_dict(config),
         "versions": versions(),
         "git_commit": git_commit(),
-        "command": shlex.join(["python", *sys.orig_argv[1:]]),
+        "command": _command(),
     }
     write_whole(path, json.dumps(record, indent=2) + "\n")
 
@@ -71,6 +71,14 @@ def refuse_other_config(workdir: Path, config: Config) -> None:
         raise InputError(
             f"workdir = {workdir}: holds a run of another config ({'; '.join(changes)})"
         )
+
+
+def _command() -> str:
+    """Returns the command line, the same in a worker process as in its parent."""
+    script = Path(sys.argv[0])
+    runner = script.parent.name == "experiments"
+    start = ["python", "-m", f"experiments.{script.stem}"] if runner else ["python", script.name]
+    return shlex.join([*start, *sys.argv[1:]])
 
 
 def versions() -> dict[str, str]:
