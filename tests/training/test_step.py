@@ -60,7 +60,7 @@ def test_every_objective_learns_one_batch_by_heart(new_spec, text_of, objective)
         losses.append(float(sums["nll"] / sums["weight"]))
     assert losses[0] > 3.5  # of ln 80 = 4.4
     # Other tokens are masked, or predicted, in every step: harder.
-    limit = {"masked_lm": 0.6, "prefix_lm": 0.5}.get(objective, 0.3)
+    limit = {"masked_lm": 0.75, "prefix_lm": 0.5}.get(objective, 0.3)
     assert np.mean(losses[-5:]) < limit * losses[0]
 
 
