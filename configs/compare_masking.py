@@ -21,6 +21,7 @@ def get_config() -> Study:
     base.optimizer.learning_rate = 1.2e-2
     base.optimizer.warmup_steps = 40
     base.train.steps = 1100
+    base.train.log_every = 20
     base.train.eval_every = 200
     base.train.checkpoint_every = 550
     base.eval.evaluators = "loss,shared_positions,attention"

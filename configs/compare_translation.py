@@ -21,6 +21,7 @@ def get_config() -> Study:
     base.optimizer.learning_rate = 1e-2
     base.optimizer.warmup_steps = 40
     base.train.steps = 500
+    base.train.log_every = 20
     base.train.eval_every = 100
     base.train.checkpoint_every = 250
     base.eval.evaluators = "loss,translation"

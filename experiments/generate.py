@@ -42,9 +42,7 @@ def main() -> None:
         model, run.objective, run.tokenizer, [lines[i] for i in full], MAX_NEW.value
     )
     for i, result in tqdm(found, total=len(full), unit="line", disable=None):
-        # A continuation is printed after its beginning.
-        start = "" if run.objective.kind == "pair" else lines[full[i]]
-        written[full[i]] = " ".join((start + result).splitlines())
+        written[full[i]] = " ".join(result.splitlines())
     result = "".join(f"{line}\n" for line in written)
     if OUTPUT.value == "-":
         sys.stdout.write(result)

@@ -22,7 +22,7 @@ def generate_texts(
     texts: Sequence[str],
     max_new: int,
 ) -> Iterator[tuple[int, str]]:
-    """Yields `(index, what is written)` of each text, shortest texts first.
+    """Yields `(index, translation or continued text)` of each text, shortest texts first.
 
     Args:
       model: trained with `objective`.
@@ -45,7 +45,9 @@ def generate_texts(
         ends = {"eos": specials.eos, "pad": specials.pad}
         written = np.asarray(greedy(model, prompt, source, max_new=max_new, **ends))
         for index, ids in zip(chosen, written, strict=False):
-            yield int(index), tokenizer.decode(ids)
+            # Decoded together with its beginning: a first piece alone would lose its space.
+            begun = [] if objective.kind == "pair" else read[index]
+            yield int(index), tokenizer.decode([*begun, *ids])
 
 
 def _width(model: Transformer, sequences: list[list[int]], max_new: int) -> int:

@@ -78,7 +78,10 @@ class Checkpoints:
         target = {"params": jax.tree.map(ocp.utils.to_shape_dtype_struct, like)}
         with ocp.PyTreeCheckpointer() as reader:
             path = self.directory / str(step) / "state"
-            args = ocp.args.PyTreeRestore(target, partial_restore=True)
+            here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+            shardings = jax.tree.map(lambda _: here, target)
+            restore_args = ocp.checkpoint_utils.construct_restore_args(target, shardings)
+            args = ocp.args.PyTreeRestore(target, restore_args=restore_args, partial_restore=True)
             return reader.restore(path, args=args)["params"], step
 
     def close(self) -> None:

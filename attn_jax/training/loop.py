@@ -4,7 +4,7 @@ import json
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
@@ -32,7 +32,7 @@ from attn_jax.training.metrics import MetricsLog
 from attn_jax.training.optimizers import make_optimizer, make_schedule
 from attn_jax.training.parallel import make_parallel
 from attn_jax.training.reporter import Reporter, Totals, refuse_not_finite
-from attn_jax.training.run_directory import eval_path, open_run
+from attn_jax.training.run_directory import eval_path, locked, open_run
 from attn_jax.training.state import TrainState, new_state, split_model
 from attn_jax.training.step import StepSpec
 
@@ -66,9 +66,11 @@ def train(config: Config, workdir: Path) -> dict[str, Any]:
     dataset = open_dataset(config, load_tokenizer(stored) if stored.exists() else None)
     _refuse_wrong_kind(config, dataset)
     open_run(workdir, config)
-    if not stored.exists():
-        dataset.tokenizer.save(stored)
-    return _Run(config, workdir, dataset).run()
+    # The other processes of a distributed run share the directory with the first.
+    with locked(workdir) if jax.process_index() == 0 else nullcontext():
+        if not stored.exists():
+            dataset.tokenizer.save(stored)
+        return _Run(config, workdir, dataset).run()
 
 
 def _refuse_wrong_kind(config: Config, dataset: Dataset) -> None:

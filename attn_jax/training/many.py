@@ -2,11 +2,13 @@
 
 import os
 import signal
+import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -53,17 +55,12 @@ def train_all(runs: Sequence[tuple[Config, Path]], workers: int = 0) -> None:
         numbers.put(cores[number::workers])
     os.environ["TQDM_DISABLE"] = "1"  # in the workers, which read it when they import tqdm
     options = {"mp_context": context, "initializer": _start, "initargs": (numbers, os.getpid())}
-    with ProcessPoolExecutor(workers, **options) as pool:
-        futures = [pool.submit(train, config, workdir) for config, workdir in runs]
-        before = _on_signals(lambda *_: _stop(pool, futures))
+    with ProcessPoolExecutor(workers, **options) as pool, _stop_on_signal(pool) as stop:
         try:
-            _watch(runs, futures)
+            _watch(pool, runs, workers, stop)
         except BaseException:
-            _stop(pool, futures)
+            _terminate(pool)
             raise
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
 
 def _prepare(runs: Sequence[tuple[Config, Path]]) -> None:
@@ -75,35 +72,43 @@ def _prepare(runs: Sequence[tuple[Config, Path]]) -> None:
             prepared.append((config.data, config.tokenizer))
 
 
-def _watch(runs: Sequence[tuple[Config, Path]], futures: list[Future]) -> None:
-    """Shows steps done over all runs until all are finished, or one has failed."""
-    total = sum(config.train.steps for config, _ in runs)
+def _watch(
+    pool: ProcessPoolExecutor,
+    runs: Sequence[tuple[Config, Path]],
+    workers: int,
+    stop: threading.Event,
+) -> None:
+    """Keeps all workers busy and shows steps done over all runs until all are finished."""
+    waiting, futures = list(runs), []
     start = sum(_step(workdir) for _, workdir in runs)
+    total = sum(config.train.steps for config, _ in runs)
     with tqdm(total=total, initial=start, unit="step", smoothing=0.02) as bar:
         while True:
-            over = all(future.done() for future in futures)
+            running = sum(not future.done() for future in futures)
+            # Never more than there are workers: a queued run would begin after a stop.
+            while waiting and running < workers and not stop.is_set():
+                futures.append(pool.submit(train, *waiting.pop(0)))
+                running += 1
             bar.n = sum(_step(workdir) for _, workdir in runs)
-            done = sum(future.done() for future in futures)
-            bar.set_description(f"{done} of {len(runs)} runs done")
-            _raise_failure(futures)
-            if over:
+            bar.set_description(f"{len(futures) - running} of {len(runs)} runs done")
+            _raise_failure(futures, stop)
+            if not running:
                 return
             time.sleep(POLL_SECONDS)
 
 
-def _raise_failure(futures: list[Future]) -> None:
-    for future in futures:
-        if future.cancelled() or not future.done() or future.exception() is None:
+def _raise_failure(futures: list[Future], stop: threading.Event) -> None:
+    if stop.is_set() and all(future.done() for future in futures):
+        raise WorkError("stopped by a signal; the same command goes on from what is saved")
+    for error in (future.exception() for future in futures if future.done()):
+        if error is None or stop.is_set():
             continue
-        error = future.exception()
         if isinstance(error, BrokenProcessPool):
             raise WorkError(
                 "a training process was ended from outside (out of memory?); finished runs are "
                 "kept, and the same command goes on with the others"
             ) from error
         raise error
-    if any(future.cancelled() for future in futures):
-        raise WorkError("stopped by a signal; the same command goes on from what is saved")
 
 
 def _step(workdir: Path) -> int:
@@ -111,16 +116,28 @@ def _step(workdir: Path) -> int:
     return lines[-1]["step"] if lines else 0
 
 
-def _on_signals(handler) -> dict:
-    if threading.current_thread() is not threading.main_thread():
-        return {}
-    return {n: signal.signal(n, handler) for n in (signal.SIGTERM, signal.SIGINT)}
+@contextmanager
+def _stop_on_signal(pool: ProcessPoolExecutor) -> Iterator[threading.Event]:
+    """Passes SIGTERM and SIGINT on to the workers, whose runs then save themselves."""
+    stop = threading.Event()
+
+    def handle(*_: object) -> None:
+        if not stop.is_set():
+            print("\nstopping: the runs save their state ...", file=sys.stderr, flush=True)
+        stop.set()
+        _terminate(pool)
+
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        before = {n: signal.signal(n, handle) for n in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
-def _stop(pool: ProcessPoolExecutor, futures: list[Future]) -> None:
-    """Lets running runs save themselves, and the others never begin."""
-    for future in futures:
-        future.cancel()
+def _terminate(pool: ProcessPoolExecutor) -> None:
     for process in list((pool._processes or {}).values()):
         process.terminate()
 

@@ -1,11 +1,14 @@
 """The run directory: config.json, and the refusal to mix two configs in one directory."""
 
+import fcntl
 import importlib.metadata
 import json
 import platform
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from attn_jax.config import Config, diff, from_dict, to_dict, validate
@@ -42,6 +45,21 @@ def open_run(workdir: Path, config: Config, check_only: bool = False) -> None:
         "command": _command(),
     }
     write_whole(path, json.dumps(record, indent=2) + "\n")
+
+
+@contextmanager
+def locked(workdir: Path) -> Iterator[None]:
+    """Keeps other processes out of a run directory, for as long as this one lives at most.
+
+    Raises:
+      InputError: another process is training there.
+    """
+    with (workdir / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(f"workdir = {workdir}: another process is training there") from None
+        yield
 
 
 def read_config(workdir: Path) -> Config:
