@@ -55,7 +55,7 @@ class Checkpoints:
         restored = self._manager.restore(
             self.latest,
             args=ocp.args.Composite(
-                state=ocp.args.StandardRestore(jax.tree.map(ocp.utils.to_shape_dtype_struct, like)),
+                state=ocp.args.StandardRestore(_on_first_device(like)),
                 data=grain.checkpoint.CheckpointRestore(iterator),
                 totals=ocp.args.JsonRestore(),
             ),
@@ -75,12 +75,10 @@ class Checkpoints:
             raise InputError(
                 f"no checkpoint of step {step} in {self.directory}; there are: {there}"
             )
-        target = {"params": jax.tree.map(ocp.utils.to_shape_dtype_struct, like)}
+        target = {"params": _on_first_device(like)}
         with ocp.PyTreeCheckpointer() as reader:
             path = self.directory / str(step) / "state"
-            here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-            shardings = jax.tree.map(lambda _: here, target)
-            restore_args = ocp.checkpoint_utils.construct_restore_args(target, shardings)
+            restore_args = ocp.checkpoint_utils.construct_restore_args(target)
             args = ocp.args.PyTreeRestore(target, restore_args=restore_args, partial_restore=True)
             return reader.restore(path, args=args)["params"], step
 
@@ -88,3 +86,9 @@ class Checkpoints:
         """Waits until the last save is whole."""
         self._manager.wait_until_finished()
         self._manager.close()
+
+
+def _on_first_device(tree: Any) -> Any:
+    """Describes arrays as this process will hold them, wherever they were saved."""
+    here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here), tree)

@@ -232,7 +232,7 @@ class _Run:
 
 @jax.jit
 def _norm(params: dict) -> Array:
-    return optax.global_norm(params)
+    return optax.tree.norm(params)
 
 
 @contextmanager

@@ -54,7 +54,7 @@ def locked(workdir: Path) -> Iterator[None]:
     Raises:
       InputError: another process is training there.
     """
-    with (workdir / ".lock").open("w") as file:
+    with (workdir / "config.json").open("r+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -56,7 +56,7 @@ def make_step(spec: StepSpec, axis_name: str | None = None) -> StepFn:
             sums, grads = jax.lax.psum((sums, grads), axis_name)
         total = jnp.maximum(sums["weight"], 1.0)
         grads = jax.tree.map(lambda g: g / total, grads)
-        sums |= {"grad_norm": optax.global_norm(grads), "steps": jnp.float32(1)}
+        sums |= {"grad_norm": optax.tree.norm(grads), "steps": jnp.float32(1)}
         updates, opt_state = spec.optimizer.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
         fresh = state.step % config.train.log_every == 0

@@ -54,8 +54,9 @@ def test_a_stopped_comparison_saves_what_runs_and_begins_nothing_more(tiny_data,
 
 
 def test_a_directory_has_one_trainer(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
     with locked(tmp_path), pytest.raises(InputError, match="another process is training there"):  # noqa: SIM117
         with locked(tmp_path):
             pytest.fail("the second one got in")
     with locked(tmp_path):
-        assert (tmp_path / ".lock").exists()
+        assert (tmp_path / "config.json").read_text() == "{}"
