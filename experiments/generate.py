@@ -34,7 +34,7 @@ def main() -> None:
     if OUTPUT.value != "-" and not output.absolute().parent.is_dir():
         raise InputError(f"output = {OUTPUT.value}: no such folder {output.parent}")
     text = sys.stdin.read() if INPUT.value == "-" else read_text(Path(INPUT.value))
-    lines = text.splitlines()
+    lines = text.removesuffix("\n").split("\n") if text else []
     written = [""] * len(lines)  # an empty line stays empty
     full = [i for i, line in enumerate(lines) if line.strip()]
     model = nnx.merge(run.graph, run.params)

@@ -70,7 +70,9 @@ def test_train_then_evaluate(run_module, tiny_data, tmp_path):  # noqa: F811
     assert other["results"]["loss"]["items"] == 2
     assert other["results"]["loss"]["loss"] != found["results"]["loss"]["loss"]
     split = json.loads(
-        succeed(run_module, *command, "--config.eval.split=test").stdout.splitlines()[-1]
+        succeed(
+            run_module, *command, "--config.eval.split=test", "--evaluators=loss"
+        ).stdout.splitlines()[-1]
     )
     assert split["results"]["loss"]["split"] == "test"
 
@@ -139,7 +141,7 @@ KILL = """
 @pytest.fixture(scope="module")
 def study_file(tiny_data):  # noqa: F811
     path = tiny_data.folder / "study.py"
-    base = tiny_data.config(**LM | {"eval.evaluators": "loss,shared_positions,attention"})
+    base = tiny_data.config(**LM | {"eval.evaluators": "loss,shared_positions"})
     path.write_text(STUDY.format(base=to_dict(base)))
     return path
 
@@ -196,6 +198,7 @@ def test_a_second_start_trains_nothing(run_module, compared):  # noqa: F811
     assert numbers_of(root) == numbers
 
 
+@pytest.mark.slow
 def test_a_comparison_that_was_killed_goes_on(run_module, compared, study_file, tmp_path):  # noqa: F811
     root = tmp_path / "killed"
     command = ("experiments.compare", f"--config={study_file}", f"--workdir={root}", "--workers=1")

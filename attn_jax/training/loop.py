@@ -20,6 +20,7 @@ from tqdm import tqdm
 
 from attn_jax.config import Config
 from attn_jax.data.pipeline import Dataset, open_dataset
+from attn_jax.data.tokenizers import FILE as TOKENIZER_FILE
 from attn_jax.data.tokenizers import load_tokenizer
 from attn_jax.errors import InputError, WorkError
 from attn_jax.evaluation.evaluators import Evaluation, refuse_unfit
@@ -63,12 +64,13 @@ def train(config: Config, workdir: Path) -> dict[str, Any]:
     if ledger.exists() and read_json(ledger)["finished"]:
         return read_json(ledger)
     stored = workdir / "tokenizer"
-    dataset = open_dataset(config, load_tokenizer(stored) if stored.exists() else None)
+    saved = (stored / TOKENIZER_FILE).exists()  # a kill may have left an empty folder
+    dataset = open_dataset(config, load_tokenizer(stored) if saved else None)
     _refuse_wrong_kind(config, dataset)
     open_run(workdir, config)
     # The other processes of a distributed run share the directory with the first.
     with locked(workdir) if jax.process_index() == 0 else nullcontext():
-        if not stored.exists():
+        if not saved:
             dataset.tokenizer.save(stored)
         return _Run(config, workdir, dataset).run()
 

@@ -33,7 +33,10 @@ def open_run(workdir: Path, config: Config, check_only: bool = False) -> None:
     if path.exists():
         refuse_other_config(workdir, config)
         return
-    if workdir.exists() and (not workdir.is_dir() or any(workdir.iterdir())):
+    # A kill may have left a part of config.json.
+    if workdir.exists() and (
+        not workdir.is_dir() or any(f.suffix != ".partial" for f in workdir.iterdir())
+    ):
         raise InputError(f"workdir = {workdir}: exists, and is not a run directory")
     if check_only:
         return

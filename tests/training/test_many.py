@@ -8,7 +8,8 @@ import time
 import pytest
 
 from attn_jax.errors import InputError
-from attn_jax.training.run_directory import locked
+from attn_jax.training.loop import train
+from attn_jax.training.run_directory import locked, open_run
 from tests.tiny_runs import ROOT, tiny_data  # noqa: F401
 
 SCRIPT = """
@@ -60,3 +61,11 @@ def test_a_directory_has_one_trainer(tmp_path):
             pytest.fail("the second one got in")
     with locked(tmp_path):
         assert (tmp_path / "config.json").read_text() == "{}"
+
+
+def test_what_a_kill_left_half_written_is_no_obstacle(tiny_data, tmp_path):  # noqa: F811
+    (tmp_path / "config.json.partial").write_text("{")
+    config = tiny_data.config(train__steps=4)
+    open_run(tmp_path, config)
+    (tmp_path / "tokenizer").mkdir()
+    assert train(config, tmp_path)["finished"]
