@@ -44,8 +44,15 @@ def read_json_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Writes a file so that a reader finds the old text or the new one, never a part."""
-    partial = path.with_name(f"{path.name}.partial")
+    """Writes a file so that a reader finds the old text or the new one, never a part.
+
+    Links are followed; what is no regular file, such as /dev/null, is written to directly.
+    """
+    path = path.resolve()
+    if path.exists() and not path.is_file():
+        path.write_text(text, encoding="utf-8")
+        return
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
     try:
         partial.write_text(text, encoding="utf-8")
         os.replace(partial, path)

@@ -1,0 +1,22 @@
+from attn_jax.files import write_whole
+
+
+def test_links_are_followed_and_devices_are_written_to(tmp_path):
+    target, link = tmp_path / "target", tmp_path / "link"
+    target.write_text("old")
+    link.symlink_to(target)
+    neighbor = tmp_path / "target.partial"
+    neighbor.write_text("mine")
+    write_whole(link, "new")
+    assert (link.is_symlink(), target.read_text(), neighbor.read_text()) == (True, "new", "mine")
+    device = tmp_path / "null"
+    device.symlink_to("/dev/null")
+    write_whole(device, "gone")
+    assert device.is_symlink()
+    assert not device.resolve().is_file()
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        "link",
+        "null",
+        "target",
+        "target.partial",
+    ]
