@@ -97,10 +97,10 @@ class Tiny:
 
 
 def fast_compilation(cache: Path) -> dict:
-    """Settings that make XLA compile quickly, and the same program only once in a session."""
+    """Settings that make XLA compile quickly, and the same program only once."""
     return {
         "jax_disable_most_optimizations": True,
-        "jax_compilation_cache_dir": str(cache),
+        "jax_compilation_cache_dir": str(cache.resolve()),  # the path is part of the key
         "jax_persistent_cache_min_compile_time_secs": 0.0,
     }
 
@@ -111,10 +111,13 @@ def compile_fast(folder: Path) -> None:
 
 
 @pytest.fixture(scope="session")
-def session_folder(tmp_path_factory):
-    """One folder, whichever conftest asks."""
+def session_folder(request, tmp_path_factory):
+    """One folder, whichever conftest asks; compiled programs in it outlast the session."""
     folder = tmp_path_factory.getbasetemp() / "tiny"
     folder.mkdir(exist_ok=True)
+    kept = getattr(request.config, "cache", None)  # None with -p no:cacheprovider
+    if kept is not None and not (folder / "cache").exists():
+        (folder / "cache").symlink_to(kept.mkdir("xla"))
     return folder
 
 
