@@ -21,11 +21,13 @@ lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check .
 
 $(VENV)/run.stamp: requirements.txt
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -q --disable-pip-version-check -r requirements.txt
-	touch $@
+	@echo "installing packages into $(VENV): once, a few minutes"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -r requirements.txt
+	@touch $@
 
 $(VENV)/dev.stamp: requirements.txt requirements-dev.txt
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -q --disable-pip-version-check -r requirements-dev.txt
-	touch $@
+	@echo "installing packages into $(VENV): once, a few minutes"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -r requirements-dev.txt
+	@touch $@

@@ -5,6 +5,7 @@ mutable while flags are applied, then `validate` checks it and freezes it.
 """
 
 import dataclasses
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -177,8 +178,10 @@ ARCHITECTURE_OF = {
     "prefix_translation": "decoder",
 }
 
-# Inclusive bounds of the numbers; None means unbounded.
-BOUNDS: dict[str, tuple[float | None, float | None]] = {
+MAX_INT = 2**31 - 1
+
+# Inclusive bounds of the numbers; without an upper one an int is at most MAX_INT.
+BOUNDS: dict[str, tuple[float, float | None]] = {
     "model.num_layers": (1, None),
     "model.d_model": (1, None),
     "model.num_heads": (1, None),
@@ -204,7 +207,7 @@ BOUNDS: dict[str, tuple[float | None, float | None]] = {
     "optimizer.weight_decay": (0, None),
     "optimizer.clip_norm": (0, None),
     "train.steps": (1, None),
-    "train.seed": (0, 2**31 - 1),
+    "train.seed": (0, None),
     "train.accumulate": (1, None),
     "train.log_every": (1, None),
     "train.eval_every": (0, None),
@@ -227,16 +230,17 @@ def flatten(config: Any, prefix: str = "") -> dict[str, Any]:
     return flat
 
 
+def names_in(text: str) -> list[str]:
+    """Returns the parts of a comma-separated list."""
+    return [part.strip() for part in text.split(",")]
+
+
 def set_field(config: Any, name: str, value: Any) -> None:
     """Sets the dotted field `name`; raises InputError for an unknown name or a wrong type."""
     known = flatten(config)
     if name not in known:
         raise InputError(f"unknown config field {name!r}{nearest(name, known)}")
-    kind = type(known[name])
-    if kind is float and type(value) is int:
-        value = float(value)
-    if type(value) is not kind:
-        raise InputError(f"{name} = {value!r}: expected {kind.__name__}")
+    value = _typed(name, value, type(known[name]))
     *sections, last = name.split(".")
     for section in sections:
         config = getattr(config, section)
@@ -277,11 +281,34 @@ def validate(config: Config) -> Config:
     Raises:
       InputError: one line naming the first bad field, its value and what is allowed.
     """
+    check_types(config)
     for problem in _problems(config):
         raise InputError(problem)
     for section in (config, *vars(config).values()):
         object.__setattr__(section, "_frozen", True)
     return config
+
+
+def check_types(config: Config) -> None:
+    """Makes every field of the type of its default; a config file may have set anything."""
+    for section, default in vars(Config()).items():
+        given = getattr(config, section)
+        if type(given) is not type(default):
+            raise InputError(f"{section} = {given!r}: expected {type(default).__name__}")
+    kinds = {name: type(value) for name, value in flatten(Config()).items()}
+    for name, value in flatten(config).items():
+        typed = _typed(name, value, kinds[name])
+        if typed is not value:
+            set_field(config, name, typed)
+
+
+def _typed(name: str, value: Any, kind: type) -> Any:
+    """Returns the value of a field as the type that it must have."""
+    if kind is float and type(value) is int:
+        value = float(value)
+    if type(value) is not kind:
+        raise InputError(f"{name} = {value!r}: expected {kind.__name__}")
+    return value
 
 
 def _problems(config: Config) -> Iterator[str]:
@@ -292,9 +319,11 @@ def _problems(config: Config) -> Iterator[str]:
             yield f"{name} = {flat[name]!r}: expected one of {', '.join(allowed)}{hint}"
     for name, (low, high) in BOUNDS.items():
         value = flat[name]
-        # `not >=` rather than `<`, so that nan is refused too.
-        if (low is not None and not value >= low) or (high is not None and not value <= high):
-            allowed = f"at least {low}" if high is None else f"from {low} to {high}"
+        if isinstance(value, float) and not math.isfinite(value):
+            yield f"{name} = {value!r}: expected a finite number"
+        highest = MAX_INT if high is None and isinstance(value, int) else high
+        if value < low or (highest is not None and value > highest):
+            allowed = f"at least {low}" if highest is None else f"from {low} to {highest}"
             yield f"{name} = {value!r}: expected {allowed}"
     yield from _model_problems(config)
     yield from _training_problems(config)
@@ -340,7 +369,7 @@ def _training_problems(config: Config) -> Iterator[str]:
             f"expected fewer than train.steps = {t.steps}"
         )
     for name in ("evaluators", "curve"):
-        for evaluator in getattr(config.eval, name).split(","):
+        for evaluator in names_in(getattr(config.eval, name)):
             if evaluator not in EVALUATORS:
                 hint = nearest(evaluator, EVALUATORS)
                 allowed = ", ".join(EVALUATORS)

@@ -14,6 +14,8 @@ def read_text(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not UTF-8") from error
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -36,10 +38,14 @@ def read_json_lines(path: Path) -> list[dict[str, Any]]:
     objects = []
     for number, line in enumerate(lines, 1):
         try:
-            objects.append(json.loads(line))
+            value = json.loads(line)
         except ValueError as error:
             if number < len(lines):
                 raise InputError(f"{path}:{number}: not valid JSON ({error})") from error
+            break
+        if not isinstance(value, dict):
+            raise InputError(f"{path}:{number}: expected a JSON object, not {type(value).__name__}")
+        objects.append(value)
     return objects
 
 

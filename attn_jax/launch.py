@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable
+from textwrap import shorten
 from typing import Any
 
 import jax
@@ -13,7 +14,7 @@ from absl import app, flags
 from absl import logging as absl_logging
 from ml_collections import config_flags
 
-from attn_jax.config import Config, Section, flatten
+from attn_jax.config import Config, Section, check_types, flatten
 from attn_jax.errors import InputError, WorkError, nearest
 
 
@@ -60,6 +61,10 @@ def _guard(main: Callable[[], None]) -> None:
         _exit(1, error)
     except OSError as error:
         _exit(1, f"{error}; files already written are whole, and the same command goes on")
+    except (MemoryError, jax.errors.JaxRuntimeError) as error:
+        if isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        _exit(1, f"out of memory ({shorten(str(error), 120)}); make the model or batches smaller")
 
 
 def use_compilation_cache() -> None:
@@ -78,7 +83,7 @@ def _exit(status: int, message: object) -> None:
 def _parse_flags(argv: list[str]) -> list[str]:
     try:
         rest = flags.FLAGS(argv)
-    except Exception as error:  # whatever a config file raises, too
+    except (Exception, SystemExit) as error:  # whatever a config file raises, too
         _exit(2, _explain(argv, error))
     if len(rest) > 1:
         _exit(2, f"{rest[1]!r} is not a flag; flags look like --name=value")
@@ -93,9 +98,11 @@ def _explain(argv: list[str], error: Exception) -> str:
         return f"config = {given['config']!r}: {problem}"
     fields = flatten(config)
     for flag, value in given.items():
-        section, _, name = flag.partition(".")
-        if section != "config" or not name:
+        section, dot, name = flag.partition(".")
+        if section != "config" or not dot:
             continue
+        if any(field.startswith(f"{name}.") for field in fields):
+            return f"{flag}: is a section; its fields are set one by one, as --{flag}.FIELD=VALUE"
         if name not in fields:
             return f"unknown config field {name!r}{nearest(name, fields)}"
         kind = type(fields[name])
@@ -134,8 +141,12 @@ def _load(path: str) -> tuple[Any, str]:
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         config = module.get_config()
-    except Exception as error:  # whatever the user's file raises
+    except (Exception, SystemExit) as error:  # whatever the user's file raises
         return None, f"{type(error).__name__}: {error}".splitlines()[0]
     if not isinstance(config, Section):
         return None, "get_config() does not return a config"
+    try:
+        check_types(config) if isinstance(config, Config) else None
+    except InputError as error:
+        return None, str(error)
     return config, ""

@@ -11,7 +11,7 @@ from flax import nnx
 from tqdm import tqdm
 
 from attn_jax import launch
-from attn_jax.data.sources.files import read_text
+from attn_jax.data.sources.files import decode, read_text
 from attn_jax.decoding.text import generate_texts
 from attn_jax.errors import InputError
 from attn_jax.files import write_whole
@@ -31,9 +31,10 @@ def main() -> None:
     if run.objective.mask == "bidirectional":
         raise InputError(f"workdir = {WORKDIR.value}: a masked LM fills gaps, it cannot generate")
     output = Path(OUTPUT.value)
-    if OUTPUT.value != "-" and not output.absolute().parent.is_dir():
-        raise InputError(f"output = {OUTPUT.value}: no such folder {output.parent}")
-    text = sys.stdin.read() if INPUT.value == "-" else read_text(Path(INPUT.value))
+    if OUTPUT.value != "-":
+        _refuse_unwritable(output)
+    stdin = INPUT.value == "-"
+    text = decode(sys.stdin.buffer.read(), "stdin") if stdin else read_text(Path(INPUT.value))
     lines = text.removesuffix("\n").split("\n") if text else []
     written = [""] * len(lines)  # an empty line stays empty
     full = [i for i, line in enumerate(lines) if line.strip()]
@@ -48,6 +49,14 @@ def main() -> None:
         sys.stdout.write(result)
     else:
         write_whole(output, result)
+
+
+def _refuse_unwritable(output: Path) -> None:
+    """Finds out before the work is done."""
+    if output.is_dir():
+        raise InputError(f"output = {OUTPUT.value!r}: is a directory, expected a file or -")
+    if not output.absolute().parent.is_dir():
+        raise InputError(f"output = {OUTPUT.value}: no such folder {output.parent}")
 
 
 if __name__ == "__main__":

@@ -11,23 +11,39 @@ from ml_collections import config_flags
 
 from attn_jax import launch
 from attn_jax.config import Config, validate
+from attn_jax.errors import InputError
 from attn_jax.training.loop import train
 
 CONFIG = config_flags.DEFINE_config_file("config", None, "Experiment, a file of configs/.")
 WORKDIR = flags.DEFINE_string("workdir", None, "Run directory, made if need be.")
-DISTRIBUTED = flags.DEFINE_bool(
-    "distributed", False, "Join JAX's multi-process runtime (its coordinator is auto-detected)."
+DISTRIBUTED = flags.DEFINE_bool("distributed", False, "Join JAX's multi-process runtime.")
+COORDINATOR = flags.DEFINE_string(
+    "coordinator",
+    None,
+    "HOST:PORT of process 0; this and the next two are found by JAX on TPU "
+    "pods and under Slurm and Open MPI.",
 )
+NUM_PROCESSES = flags.DEFINE_integer("num_processes", None, "All of them.", lower_bound=1)
+PROCESS_ID = flags.DEFINE_integer("process_id", None, "This one's number.", lower_bound=0)
 flags.mark_flags_as_required(["config", "workdir"])
 
 
 def main() -> None:
     """Trains as the flags say."""
     if DISTRIBUTED.value:
-        jax.distributed.initialize()
+        _join()
     config = validate(launch.config_value(CONFIG, Config))
     ledger = train(config, Path(WORKDIR.value))
-    print(f"{WORKDIR.value}: step {ledger['step']}, {ledger['seconds']:.0f} s of training")
+    if jax.process_index() == 0:
+        print(f"{WORKDIR.value}: step {ledger['step']}, {ledger['seconds']:.0f} s of training")
+
+
+def _join() -> None:
+    try:
+        jax.distributed.initialize(COORDINATOR.value, NUM_PROCESSES.value, PROCESS_ID.value)
+    except (ValueError, RuntimeError) as error:
+        needed = "--coordinator=HOST:PORT, --num_processes and --process_id"
+        raise InputError(f"distributed: {error}; set {needed}") from error
 
 
 if __name__ == "__main__":

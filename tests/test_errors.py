@@ -69,7 +69,12 @@ FLAGS = {
         "did you mean 'masked_lm'",
     ),
     "out of bounds": (flag("model.dropout", 1.5), "model.dropout = 1.5", "from 0 to 0.99"),
-    "not a number": (flag("model.dropout", "nan"), "model.dropout = nan", "from 0 to 0.99"),
+    "not a number": (flag("model.dropout", "nan"), "model.dropout = nan", "a finite number"),
+    "infinite": (flag("optimizer.learning_rate", "inf"), "learning_rate = inf", "finite number"),
+    "too large": (flag("model.d_model", 10**30), f"model.d_model = {10**30}", "to 2147483647"),
+    "a section": (flag("model", 3), "config.model: is a section", "--config.model.FIELD=VALUE"),
+    "no field": ("--config.=3", "unknown config field ''"),
+    "no wandb": (flag("train.wandb", "true"), "train.wandb = True", "pip install wandb"),
     "width and heads": (
         flag("model.d_model", 18),
         flag("model.num_heads", 4),
@@ -87,6 +92,7 @@ FLAGS = {
     "unknown flag": ("--workdri=x", "workdri", "workdir"),
     "missing file": (flag("data.train_files", "no/such.txt"), "data.train_files", "no/such.txt"),
     "no files": (flag("data.train_files", ""), "data.train_files", "needs files"),
+    "data where a file is": (flag("data.data_dir", __file__), "data.data_dir", "is a file"),
     "unknown data set": (flag("data.name", "web_bibel"), "data.name", "web_bible"),
     "unknown language": (
         flag("data.name", "cldr_phrases"),
@@ -165,6 +171,7 @@ FILES = {
         "    config = Config()\n    config.train.stpes = 3\n    return config\n",
         "did you mean 'steps'",
     ),
+    "exit": ("import sys\nsys.exit(0)\n", "SystemExit"),
 }
 
 
@@ -177,6 +184,33 @@ def test_config_files(refused, tmp_path, case, flags):
         path.write_text(source)
     line = refused(TRAIN, f"--config={path}", f"--workdir={tmp_path / 'run'}", *flags)
     assert str(path) in line
+    assert expected in line
+
+
+FIELD = """
+from attn_jax.config import Config
+
+
+def get_config():
+    config = Config()
+    config.{} = {}
+    return config
+"""
+
+TYPES = {
+    "float for int": ("model.d_ff", 16.0, "model.d_ff = 16.0: expected int"),
+    "text for int": ("train.steps", "'9'", "train.steps = '9': expected int"),
+    "nothing": ("optimizer.b1", None, "optimizer.b1 = None: expected float"),
+    "no section": ("model", 3, "model = 3: expected ModelConfig"),
+}
+
+
+@pytest.mark.parametrize("case", TYPES)
+def test_values_in_a_config_file(refused, tmp_path, case):
+    name, value, expected = TYPES[case]
+    path = tmp_path / "bad.py"
+    path.write_text(FIELD.format(name, value))
+    line = refused(TRAIN, f"--config={path}", f"--workdir={tmp_path / 'run'}")
     assert expected in line
 
 
@@ -240,12 +274,16 @@ def test_a_folder_that_is_no_run(refused, train_command, tmp_path):
         assert "not a run directory" in refused(module, config, f"--workdir={workdir}")
     line = refused("experiments.evaluate", f"--workdir={foreign}")
     assert "config.json is missing" in line
+    (foreign / "config.json").write_text("[]")
+    line = refused("experiments.evaluate", f"--workdir={foreign}")
+    assert "expected a JSON object" in line
     broken = tmp_path / "broken"
     broken.mkdir()
     (broken / "config.json").write_text("{")
     line = refused("experiments.evaluate", f"--workdir={broken}")
     assert "config.json" in line
     assert "not valid JSON" in line
+    assert line.count("config.json") == 1
 
 
 EVALUATE = {
@@ -270,6 +308,21 @@ def test_evaluate(refused, lm_run, case):  # noqa: F811
     assert contents(lm_run) == before
 
 
+def test_evaluate_on_data_of_another_kind(refused, lm_run, tiny_data):  # noqa: F811
+    files = flag("data.train_files", f"{tiny_data.source},{tiny_data.target}")
+    flags = (flag("data.name", "parallel_files"), files)
+    line = refused("experiments.evaluate", f"--workdir={lm_run}", *flags)
+    assert "'causal_lm': trains on text data, and data.name = 'parallel_files' is pair data" in line
+
+
+def test_pairs_that_are_all_too_long_for_evaluation(refused, train_command, tmp_path):
+    for side in ("source", "target"):
+        (tmp_path / side).write_text("a long sentence of forty letters and more\n")
+    files = flag("data.validation_files", f"{tmp_path / 'source'},{tmp_path / 'target'}")
+    line = refused(*train_command(files, **TRANSLATION))
+    assert "data.length = 24: all 1 pairs of the validation split are longer" in line
+
+
 def test_generate(refused, lm_run, tmp_path):  # noqa: F811
     source, command = tmp_path / "source.txt", ("experiments.generate", f"--workdir={lm_run}")
     source.write_text("one\n")
@@ -277,6 +330,11 @@ def test_generate(refused, lm_run, tmp_path):  # noqa: F811
     assert "none.txt" in line
     line = refused(*command, f"--input={source}", f"--output={tmp_path}/no/folder.txt")
     assert f"no such folder {tmp_path}/no" in line
+    for output in ("", tmp_path):
+        line = refused(*command, f"--input={source}", f"--output={output}")
+        assert f"output = {str(output)!r}: is a directory" in line
+    line = refused(*command, stdin="one\n\udcff")
+    assert "stdin: line 2: not UTF-8" in line
     line = refused(*command, f"--input={source}", "--max_new=0")
     assert "max_new" in line
     line = refused("experiments.generate", f"--workdir={tmp_path}/none", f"--input={source}")
@@ -314,6 +372,9 @@ ARMS = {
     "unknown field": ({"a": {"train.step": 9}}, "did you mean 'train.steps'"),
     "bad config": ({"a": {"objective.name": "masked_lm"}}, "model.architecture"),
     "no arms": ({}, "no arms"),
+    "arms in a list": ([], "arms = []: expected dict"),
+    "no changes": ({"a": "objective.name"}, "arm 'a' = 'objective.name'"),
+    "wrong type": ({"a": {"train.steps": "9"}}, "train.steps = '9': expected int"),
     "bad name": ({"../a": {}}, "'../a'"),
 }
 
@@ -363,6 +424,66 @@ def test_a_run_that_diverges_has_status_1(run_module, train_command):  # noqa: F
     assert done.status == 1
     assert "not finite at step" in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr
+
+
+MEMORY = """
+    import jax
+    from attn_jax.training import loop
+
+    def fail(*_):
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes.")
+
+    loop.make_optimizer = fail
+"""
+
+
+def test_want_of_memory_has_status_1(run_module, train_command):  # noqa: F811
+    done = run_module(*train_command(**LM), before=MEMORY)
+    assert done.status == 1
+    assert done.stderr.startswith("error: out of memory (RESOURCE_EXHAUSTED: ")
+    assert done.stderr.endswith("make the model or batches smaller\n")
+
+
+FULL_DISK_IN_ORBAX = """
+    import orbax.checkpoint as ocp
+
+    def fail(self, directory, *args, **kwargs):
+        raise ValueError("RESOURCE_EXHAUSTED: error writing; " + "details " * 99)
+
+    ocp.StandardCheckpointHandler.async_save = fail
+"""
+
+
+def test_a_full_disk_in_a_checkpoint_has_status_1(run_module, train_command, tmp_path):  # noqa: F811
+    done = run_module(*train_command(**LM), before=FULL_DISK_IN_ORBAX)
+    assert done.status == 1
+    line = done.stderr.splitlines()[-1]
+    assert f"{tmp_path / 'run'}/checkpoints: a checkpoint cannot be written" in line
+    assert "none is whole yet" in line
+    assert len(line) < 400
+    assert "Traceback" not in done.stderr
+
+
+def test_damaged_checkpoints(run_module, train_command, lm_run, tmp_path):  # noqa: F811
+    """One line that names the folder; without it, training goes on from the one before."""
+    run = tmp_path / "run"
+    shutil.copytree(lm_run, run)
+    (run / "ledger.json").unlink()
+    for file in (run / "checkpoints/12/state").rglob("*"):
+        if file.is_file():
+            file.write_bytes(b"")
+    for command in (train_command(**LM), ("experiments.evaluate", f"--workdir={run}")):
+        done = run_module(*command)
+        assert done.status == 2
+        line = done.stderr.splitlines()[-1]
+        assert f"error: {run}/checkpoints/12: damaged checkpoint" in line
+    shutil.rmtree(run / "checkpoints/12")
+    assert run_module(*train_command(**LM)).status == 0
+    shutil.rmtree(run / "checkpoints")
+    (run / "checkpoints").touch()
+    done = run_module("experiments.evaluate", f"--workdir={run}")
+    assert (done.status, done.stderr.count("\n")) == (2, 1)
+    assert f"{run}/checkpoints: is a file" in done.stderr
 
 
 FULL_DISK = """

@@ -216,7 +216,7 @@ class Runners:
         """Runs a module, or a file of Python; `before` is code that is run first."""
         self._count += 1
         paths = {k: str(self._folder / f"{self._count}.{k}") for k in ("stdin", "stdout", "stderr")}
-        Path(paths["stdin"]).write_text(stdin)
+        Path(paths["stdin"]).write_bytes(stdin.encode(errors="surrogateescape"))
         request = {
             "module": module,
             "args": list(map(str, args)),

@@ -13,10 +13,19 @@ from pathlib import Path
 from typing import Any
 
 from attn_jax.comparison.runs import read_results
-from attn_jax.config import Config, Section, diff, flatten, validate, with_fields
+from attn_jax.config import (
+    Config,
+    Section,
+    check_types,
+    diff,
+    flatten,
+    names_in,
+    validate,
+    with_fields,
+)
 from attn_jax.errors import InputError, nearest
 from attn_jax.files import read_json
-from attn_jax.training.run_directory import eval_path, read_config, refuse_other_config
+from attn_jax.training.run_directory import finished_ledger, read_config, refuse_other_config
 
 
 @dataclass
@@ -73,6 +82,7 @@ def plan(study: Study, seeds: str, root: Path) -> list[Run]:
     Raises:
       InputError: one line naming the study and what is wrong with its arms, fields or seeds.
     """
+    _check_types(study)
     numbers = _parse_seeds(seeds or study.seeds)
     _check_names(study)
     runs = []
@@ -93,11 +103,7 @@ def is_finished(run: Run) -> bool:
     if not (run.directory / "config.json").exists():
         return False
     refuse_other_config(run.directory, run.config)
-    ledger = run.directory / "ledger.json"
-    if not ledger.exists() or not eval_path(run.directory, run.config.train.steps).exists():
-        return False
-    stored = read_json(ledger)
-    return bool(stored.get("finished")) and stored.get("step") == run.config.train.steps
+    return finished_ledger(run.directory, run.config.train.steps) is not None
 
 
 def check_runs(runs: list[Run]) -> None:
@@ -115,13 +121,29 @@ def check_runs(runs: list[Run]) -> None:
 
 
 def _parse_seeds(text: str) -> list[int]:
-    parts = [part.strip() for part in text.split(",")]
+    parts = names_in(text)
     if not all(part.isdecimal() for part in parts):
         raise InputError(f"seeds = {text!r}: expected comma-separated numbers such as 0,1,2")
     numbers = [int(part) for part in parts]
     if len(set(numbers)) < len(numbers):
         raise InputError(f"seeds = {text!r}: a seed is given twice")
     return numbers
+
+
+def _check_types(study: Study) -> None:
+    """Refuses what a study's file may have set by mistake, such as declared=("one.field")."""
+    for name, default in vars(Study()).items():
+        value = getattr(study, name)
+        if type(value) is not type(default):
+            kind = type(default).__name__
+            raise InputError(f"study {study.name!r}: {name} = {value!r}: expected {kind}")
+    check_types(study.base)
+    for arm, changes in study.arms.items():
+        if not isinstance(arm, str) or not isinstance(changes, dict):
+            raise InputError(
+                f"study {study.name!r}: arm {arm!r} = {changes!r}: expected a name and a dict of "
+                "the config fields that it changes"
+            )
 
 
 def _check_names(study: Study) -> None:

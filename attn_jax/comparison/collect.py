@@ -10,7 +10,7 @@ from typing import Any
 
 from attn_jax.comparison.arms import Run, check_runs, is_finished
 from attn_jax.comparison.budgets import BUDGETS, describe_budgets
-from attn_jax.comparison.runs import Json, Number, read_metrics, read_results
+from attn_jax.comparison.runs import Json, Number, read_curves, read_results
 from attn_jax.comparison.statistics import paired_difference, summarize, verdict
 from attn_jax.config import flatten
 from attn_jax.errors import InputError
@@ -87,7 +87,7 @@ def write_comparison(path: Path, collected: dict[str, Json]) -> None:
 
 def _read(runs: list[Run]) -> _Arm:
     runs = sorted(runs, key=lambda run: run.seed)
-    logged = [read_metrics(run.directory) for run in runs]
+    logged = [read_curves(run.directory) for run in runs]
     return _Arm(
         runs,
         [read_json(run.directory / "ledger.json") for run in runs],

@@ -52,7 +52,7 @@ def _view(name: str, study: Json, palette: dict[str, str]) -> Json:
     return study | {
         "key": name,
         "findings": wording.findings(study),
-        "overtaken": [wording.overtake(pair) for pair in study["overtakes"]],
+        "overtaken": wording.overtakes(study),
         "columns": _columns(study),
         "curves": _curves(study, palette),
         "shades": _shades(study["masks"]),

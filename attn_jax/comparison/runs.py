@@ -1,32 +1,27 @@
 """What a finished run leaves in its directory, read back as plain values."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 from attn_jax.errors import InputError
-from attn_jax.files import read_json, read_text
+from attn_jax.files import read_json
+from attn_jax.training.metrics import read_metrics
 from attn_jax.training.run_directory import eval_path
 
 Json = dict[str, Any]
 Number = int | float
 
 
-def read_metrics(directory: Path) -> dict[str, list[Json]]:
+def read_curves(directory: Path) -> dict[str, list[Json]]:
     """Returns the logged lines, "train" and "evaluation", each in step order.
 
     A run that was stopped and resumed logs the steps after its checkpoint a second time: of equal
     steps the last line counts.
     """
-    path = directory / "metrics.jsonl"
     by_step: dict[str, dict[int, Json]] = {"train": {}, "evaluation": {}}
-    for number, text in enumerate(read_text(path).splitlines(), start=1):
-        try:
-            line = json.loads(text)
-            kind = "train" if line["split"] == "train" else "evaluation"
-            by_step[kind][line["step"]] = line
-        except (KeyError, TypeError, ValueError) as error:
-            raise InputError(f"{path}, line {number}: not a line of metrics") from error
+    for line in read_metrics(directory):
+        kind = "train" if line["split"] == "train" else "evaluation"
+        by_step[kind][line["step"]] = line
     return {kind: [lines[step] for step in sorted(lines)] for kind, lines in by_step.items()}
 
 

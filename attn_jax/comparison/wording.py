@@ -58,15 +58,10 @@ def interval(summary: Json, digits: int) -> str:
 
 def findings(study: Json) -> list[str]:
     """Says in a few sentences what the numbers of a collected study show, and what they do not."""
-    views = {arm: masks["own_mask"] for arm, masks in study["masks"].items()}
     found = [
         _own_bits(study),
         _claim(study, OWN_BITS),
-        *(
-            overtake(pair)
-            for pair in study["overtakes"]
-            if (views[pair["wide"]], views[pair["narrow"]]) == ("bidirectional", "causal")
-        ),
+        *(overtake(pair) for pair in _both_sides_against_left(study)),
         _swapped_masks(study),
         _translations(study),
         _claim(study, "translation/exact_match"),
@@ -82,6 +77,20 @@ def overtake(pair: Json) -> str:
     if pair["step"] is None:
         return f"At no evaluated step the {pair['wide']} {fewer}."
     return f"The {pair['wide']} first {fewer} at step {pair['step']:,}."
+
+
+def overtakes(study: Json) -> list[str]:
+    """Says when arms with a wider view got ahead of those with a narrower one."""
+    ahead = [pair for pair in study["overtakes"] if pair["step"] is not None]
+    if study["overtakes"] and not ahead:
+        return ["At no evaluated step does an arm with a wider view need fewer bits."]
+    return [overtake(pair) for pair in ahead]
+
+
+def _both_sides_against_left(study: Json) -> list[Json]:
+    views = {arm: masks["own_mask"] for arm, masks in study["masks"].items()}
+    wanted = ("bidirectional", "causal")
+    return [x for x in study["overtakes"] if (views[x["wide"]], views[x["narrow"]]) == wanted]
 
 
 def _own_bits(study: Json) -> str:

@@ -80,10 +80,12 @@ class Dataset:
         self._source = source
         self._root = root
         self._batches: dict[str, Batches] = {}
-        if not self._split("train").num_rows:
-            raise InputError(
-                f"data.length = {config.data.length}: all {self.left_out} training pairs are longer"
-            )
+        for split in ("train", config.eval.split):
+            if not self._split(split).num_rows:
+                raise InputError(
+                    f"data.length = {config.data.length}: all {self.num_left_out(split)} pairs of "
+                    f"the {split} split are longer"
+                )
 
     @property
     def padding_share(self) -> float:

@@ -11,7 +11,8 @@ from attn_jax.models.tokens import Tokens
 from attn_jax.models.transformer import Transformer
 from attn_jax.objectives import Objective
 
-ROWS = 64  # texts decoded at once
+ROWS = 64  # texts decoded at once ...
+POSITIONS = 64 * 256  # ... fewer, if they and their results would take more than this
 WIDTH = 16  # lengths are rounded up to a multiple, so that few shapes compile
 
 
@@ -37,10 +38,11 @@ def generate_texts(
     else:
         read = [[specials.bos, *tokenizer.encode(text)] for text in texts]
     order = np.argsort([len(ids) for ids in read], kind="stable")
-    for start in range(0, len(order), ROWS):
-        chosen = order[start : start + ROWS]
+    while len(order):
+        rows = _rows([len(read[i]) for i in order[:ROWS]], max_new)
+        chosen, order = order[:rows], order[rows:]
         sequences = [read[i] for i in chosen]
-        tokens = _pad(sequences, specials.pad, _width(model, sequences, max_new))
+        tokens = _pad(sequences, specials.pad, (rows, _width(model, sequences, max_new)))
         prompt, source = objective.prompt(tokens)
         ends = {"eos": specials.eos, "pad": specials.pad}
         written = np.asarray(greedy(model, prompt, source, max_new=max_new, **ends))
@@ -48,6 +50,14 @@ def generate_texts(
             # Decoded together with its beginning: a first piece alone would lose its space.
             begun = [] if objective.kind == "pair" else read[index]
             yield int(index), tokenizer.decode([*begun, *ids])
+
+
+def _rows(lengths: list[int], max_new: int) -> int:
+    """Returns how many of the first texts are decoded at once, a power of 2: few shapes compile."""
+    rows = ROWS
+    while rows > 1 and rows * (max(lengths[:rows]) + max_new) > POSITIONS:
+        rows //= 2
+    return rows
 
 
 def _width(model: Transformer, sequences: list[list[int]], max_new: int) -> int:
@@ -58,10 +68,10 @@ def _width(model: Transformer, sequences: list[list[int]], max_new: int) -> int:
     return width
 
 
-def _pad(sequences: list[list[int]], pad: int, width: int) -> Tokens:
-    """Returns ROWS rows, padded on the right; rows left over are empty."""
-    ids = np.full((ROWS, width), pad, np.int32)
-    real = np.zeros((ROWS, width), bool)
+def _pad(sequences: list[list[int]], pad: int, shape: tuple[int, int]) -> Tokens:
+    """Returns the sequences, padded on the right; rows left over are empty."""
+    ids = np.full(shape, pad, np.int32)
+    real = np.zeros(shape, bool)
     for row, sequence in enumerate(sequences):
         ids[row, : len(sequence)] = sequence
         real[row, : len(sequence)] = True

@@ -5,7 +5,7 @@ from typing import Any
 from flax import nnx
 
 from attn_jax.analysis.attention_maps import AttentionMaps
-from attn_jax.config import Config
+from attn_jax.config import Config, names_in
 from attn_jax.data.pipeline import Dataset
 from attn_jax.errors import InputError
 from attn_jax.evaluation.evaluator import Evaluator, Subject
@@ -33,25 +33,30 @@ class Evaluation:
         """
         self._config = config.eval
         subject = Subject(config, dataset, objective, graph)
-        refuse_unfit(config, objective)
-        names = {*config.eval.evaluators.split(","), *config.eval.curve.split(",")}
+        refuse_unfit(config, dataset, objective)
+        names = {*names_in(config.eval.evaluators), *names_in(config.eval.curve)}
         self._evaluators = {name: EVALUATORS[name](subject) for name in names}
 
     def run(self, params: dict) -> dict[str, dict[str, Any]]:
         """Returns `{evaluator: results}` of all of `eval.evaluators`."""
-        names = self._config.evaluators.split(",")
+        names = names_in(self._config.evaluators)
         return {name: self._evaluators[name].run(params) for name in names}
 
     def curve(self, params: dict) -> dict[str, int | float]:
         """Returns the numbers of `eval.curve`, named `evaluator/key`."""
-        names = self._config.curve.split(",")
+        names = names_in(self._config.curve)
         return flat_numbers({name: self._evaluators[name].curve(params) for name in names})
 
 
-def refuse_unfit(config: Config, objective: Objective) -> None:
-    """Raises InputError if the config names an evaluator that does not fit the data."""
+def refuse_unfit(config: Config, dataset: Dataset, objective: Objective) -> None:
+    """Raises InputError if the objective or an evaluator does not fit the data."""
+    if objective.kind != dataset.kind:
+        raise InputError(
+            f"objective.name = {config.objective.name!r}: trains on {objective.kind} data, "
+            f"and data.name = {config.data.name!r} is {dataset.kind} data"
+        )
     for field in ("evaluators", "curve"):
-        for name in getattr(config.eval, field).split(","):
+        for name in names_in(getattr(config.eval, field)):
             kinds = EVALUATORS[name].kinds
             if objective.kind not in kinds:
                 raise InputError(

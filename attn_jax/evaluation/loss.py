@@ -19,8 +19,8 @@ from attn_jax.objectives.losses import token_losses
 class Loss(Evaluator):
     """Mean negative log-likelihood over the targets of a held-out split.
 
-    A masked model's is not a likelihood of the text, so its exponential is named
-    `pseudo_perplexity`.
+    A masked model's is not a likelihood of the text, so what follows from it is named
+    `pseudo_perplexity` and `pseudo_bits_per_byte`.
     """
 
     kinds = ("text", "pair")
@@ -36,8 +36,9 @@ class Loss(Evaluator):
         items = 0
         batches = subject.dataset.eval_batches(split, subject.config.eval.max_items)
         for number, (found, text) in enumerate(batches):
-            key = jax.random.fold_in(jax.random.key(0), number)
-            args = (params, text, key, self._token_bytes)
+            # Masks are keyed by the row's number, so the size of a batch does not matter.
+            first_row = jnp.int32(number * len(found))
+            args = (params, text, first_row, self._token_bytes)
             rows.append(jax.device_get(_row_sums(subject.graph, subject.objective, *args)))
             items += int(np.count_nonzero(np.asarray(found) >= 0))
         sums = {name: np.concatenate([row[name] for row in rows]).astype(float) for name in rows[0]}
@@ -48,12 +49,12 @@ class Loss(Evaluator):
         loss = nll / weight
         # Of a ratio of sums over rows, since the targets of one row are not independent.
         spread = np.sqrt(np.sum((sums["nll"] - loss * sums["weight"]) ** 2)) / weight
-        masked = self._subject.objective.mask == "bidirectional"
+        pseudo = "pseudo_" if self._subject.objective.mask == "bidirectional" else ""
         return {
             "loss": float(loss),
             "loss_stderr": float(spread),
-            "pseudo_perplexity" if masked else "perplexity": math.exp(min(loss, 700)),
-            "bits_per_byte": float(nll / math.log(2) / sums["bytes"].sum()),
+            f"{pseudo}perplexity": math.exp(min(loss, 700)),
+            f"{pseudo}bits_per_byte": float(nll / math.log(2) / sums["bytes"].sum()),
             "accuracy": float(sums["correct"].sum() / weight),
         }
 
@@ -64,10 +65,11 @@ def _row_sums(
     objective: Objective,
     params: dict,
     text: Tokens | Pair,
-    key: Array,
+    first_row: Array,
     token_bytes: Array,
 ) -> dict[str, Array]:
-    losses = token_losses(nnx.merge(graph, params), batch := objective(text, key))
+    batch = objective(text, jax.random.key(0), first_row)
+    losses = token_losses(nnx.merge(graph, params), batch)
     values = {
         "nll": losses.nll,
         "correct": losses.correct,

@@ -195,7 +195,12 @@ class EncoderDecoder(Transformer):
 
         `capture` receives the weights of each decoder layer, self- before cross-attention; the
         encoder's are captured by `encode`.
+
+        Raises:
+          ValueError: there is no source.
         """
+        if source is None:
+            raise ValueError("an EncoderDecoder needs a source")
         encoder_key, decoder_key = (None, None) if key is None else jax.random.split(key)
         memory = self.encode(source, key=encoder_key)
         tokens = self.fill_blocks(tokens)

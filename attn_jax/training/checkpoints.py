@@ -1,14 +1,17 @@
 """Orbax checkpoints: parameters, optimizer, step, window, data iterator and running totals."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import grain
 import jax
-import jax.numpy as jnp
+import numpy as np
 import orbax.checkpoint as ocp
 
-from attn_jax.errors import InputError
+from attn_jax.errors import InputError, WorkError
 from attn_jax.training.state import TrainState
 
 
@@ -22,6 +25,8 @@ class Checkpoints:
     def __init__(self, workdir: Path, keep: int = 0):
         options = ocp.CheckpointManagerOptions(max_to_keep=keep or None)
         self.directory = Path(workdir).absolute() / "checkpoints"
+        if self.directory.exists() and not self.directory.is_dir():
+            raise InputError(f"{self.directory}: is a file, expected a directory")
         self._manager = ocp.CheckpointManager(self.directory, options=options)
 
     def __enter__(self) -> "Checkpoints":
@@ -33,40 +38,48 @@ class Checkpoints:
     @property
     def latest(self) -> int | None:
         """The step of the newest whole checkpoint, or None; waits for one that is being saved."""
-        self._manager.wait_until_finished()
+        with self._saving():
+            self._manager.wait_until_finished()
         return self._manager.latest_step()
 
     def save(self, state: TrainState, iterator: Any, totals: dict[str, Any]) -> None:
-        """Starts saving; the caller may donate the state at once."""
-        # Orbax may still read CPU buffers while the next step overwrites them in place.
-        state = jax.tree.map(jnp.copy, state)
-        self._manager.save(
-            int(state.step),
-            args=ocp.args.Composite(
-                state=ocp.args.StandardSave(state),
-                data=grain.checkpoint.CheckpointSave(iterator),
-                totals=ocp.args.JsonSave(totals),
-            ),
-            force=True,
+        """Starts saving; the caller may donate the state at once.
+
+        Raises:
+          WorkError: this or the last checkpoint cannot be written, e.g. because the disk is full.
+        """
+        # As numpy, of which process 0 writes its copy. On CPU that may be a view of buffers which
+        # the next step overwrites in place, so it is copied.
+        state = jax.tree.map(np.array, state)
+        args = ocp.args.Composite(
+            state=ocp.args.StandardSave(state),
+            data=grain.checkpoint.CheckpointSave(iterator),
+            totals=ocp.args.JsonSave(totals),
         )
+        with self._saving():
+            self._manager.save(int(state.step), args=args, force=True)
 
     def restore(self, like: TrainState, iterator: Any) -> tuple[TrainState, dict[str, Any]]:
-        """Returns the newest state and totals, and moves `iterator` to where it was."""
-        restored = self._manager.restore(
-            self.latest,
-            args=ocp.args.Composite(
-                state=ocp.args.StandardRestore(_on_first_device(like)),
-                data=grain.checkpoint.CheckpointRestore(iterator),
-                totals=ocp.args.JsonRestore(),
-            ),
+        """Returns the newest state and totals, and moves `iterator` to where it was.
+
+        Raises:
+          InputError: the checkpoint is damaged.
+        """
+        step = self.latest
+        args = ocp.args.Composite(
+            state=ocp.args.StandardRestore(_as_numpy(like)),
+            data=grain.checkpoint.CheckpointRestore(iterator),
+            totals=ocp.args.JsonRestore(),
         )
+        with self._reading(step):
+            restored = self._manager.restore(step, args=args)
         return restored.state, restored.totals
 
     def restore_params(self, like: dict, step: int = 0) -> tuple[dict, int]:
         """Returns the parameters at `step` (0: the newest) and that step.
 
         Raises:
-          InputError: there is no such checkpoint; names the steps there are.
+          InputError: there is no such checkpoint (names the steps there are), or it is damaged.
         """
         steps = self._manager.all_steps()
         step = step or self.latest or 0
@@ -75,20 +88,47 @@ class Checkpoints:
             raise InputError(
                 f"no checkpoint of step {step} in {self.directory}; there are: {there}"
             )
-        target = {"params": _on_first_device(like)}
-        with ocp.PyTreeCheckpointer() as reader:
+        target = {"params": _as_numpy(like)}
+        with self._reading(step), ocp.PyTreeCheckpointer() as reader:
             path = self.directory / str(step) / "state"
             restore_args = ocp.checkpoint_utils.construct_restore_args(target)
             args = ocp.args.PyTreeRestore(target, restore_args=restore_args, partial_restore=True)
             return reader.restore(path, args=args)["params"], step
 
     def close(self) -> None:
-        """Waits until the last save is whole."""
-        self._manager.wait_until_finished()
-        self._manager.close()
+        """Waits until the last save is whole; raises WorkError where it cannot be written."""
+        with self._saving():
+            self._manager.wait_until_finished()
+            self._manager.close()
+
+    @contextmanager
+    def _saving(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # Orbax has no type of its own for a full disk
+            whole = self._manager.latest_step()
+            kept = f"the one of step {whole} is whole" if whole else "none is whole yet"
+            raise WorkError(
+                f"{self.directory}: a checkpoint cannot be written ({_short(error)}); {kept}, and "
+                "the same command goes on"
+            ) from error
+
+    @contextmanager
+    def _reading(self, step: int) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # whatever Orbax raises for files that are missing or cut short
+            raise InputError(
+                f"{self.directory / str(step)}: damaged checkpoint ({_short(error)}); without this "
+                "folder the one before it is used"
+            ) from error
 
 
-def _on_first_device(tree: Any) -> Any:
-    """Describes arrays as this process will hold them, wherever they were saved."""
-    here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here), tree)
+def _short(error: Exception) -> str:
+    """Returns the first line of an error, which with Orbax can be very long."""
+    return shorten(str(error), 160) or type(error).__name__
+
+
+def _as_numpy(tree: Any) -> Any:
+    """Returns what tells Orbax to read numpy arrays of these shapes, wherever they were saved."""
+    return jax.tree.map(lambda x: np.empty(x.shape, x.dtype), tree)

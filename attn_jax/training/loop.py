@@ -22,18 +22,18 @@ from attn_jax.config import Config
 from attn_jax.data.pipeline import Dataset, open_dataset
 from attn_jax.data.tokenizers import FILE as TOKENIZER_FILE
 from attn_jax.data.tokenizers import load_tokenizer
-from attn_jax.errors import InputError, WorkError
+from attn_jax.errors import WorkError
 from attn_jax.evaluation.evaluators import Evaluation, refuse_unfit
-from attn_jax.files import read_json, write_whole
+from attn_jax.files import write_whole
 from attn_jax.models.transformer import build_model
 from attn_jax.objectives import make_objective
 from attn_jax.training.checkpoints import Checkpoints
 from attn_jax.training.ledger import count_parameters, read_tokens, training_flops
-from attn_jax.training.metrics import MetricsLog
+from attn_jax.training.metrics import MetricsLog, refuse_missing_wandb
 from attn_jax.training.optimizers import make_optimizer, make_schedule
 from attn_jax.training.parallel import make_parallel
 from attn_jax.training.reporter import Reporter, Totals, refuse_not_finite
-from attn_jax.training.run_directory import eval_path, locked, open_run
+from attn_jax.training.run_directory import eval_path, finished_ledger, locked, open_run
 from attn_jax.training.state import TrainState, new_state, split_model
 from attn_jax.training.step import StepSpec
 
@@ -60,30 +60,22 @@ def train(config: Config, workdir: Path) -> dict[str, Any]:
     """
     workdir = Path(workdir)
     open_run(workdir, config, check_only=True)
-    ledger = workdir / "ledger.json"
-    if ledger.exists() and read_json(ledger)["finished"]:
-        return read_json(ledger)
+    if config.train.wandb:
+        refuse_missing_wandb()
+    ledger = finished_ledger(workdir, config.train.steps)
+    if ledger is not None:
+        return ledger
     stored = workdir / "tokenizer"
     saved = (stored / TOKENIZER_FILE).exists()  # a kill may have left an empty folder
     dataset = open_dataset(config, load_tokenizer(stored) if saved else None)
-    _refuse_wrong_kind(config, dataset)
+    specials, vocab_size = dataset.tokenizer.specials, dataset.tokenizer.vocab_size
+    refuse_unfit(config, dataset, make_objective(config.objective, specials, vocab_size))
     open_run(workdir, config)
     # The other processes of a distributed run share the directory with the first.
     with locked(workdir) if jax.process_index() == 0 else nullcontext():
         if not saved:
             dataset.tokenizer.save(stored)
         return _Run(config, workdir, dataset).run()
-
-
-def _refuse_wrong_kind(config: Config, dataset: Dataset) -> None:
-    tokenizer = dataset.tokenizer
-    objective = make_objective(config.objective, tokenizer.specials, tokenizer.vocab_size)
-    if objective.kind != dataset.kind:
-        raise InputError(
-            f"objective.name = {config.objective.name!r}: trains on {objective.kind} data, "
-            f"and data.name = {config.data.name!r} is {dataset.kind} data"
-        )
-    refuse_unfit(config, objective)
 
 
 class _Run:
@@ -114,7 +106,8 @@ class _Run:
             start = int(state.step)
             log = MetricsLog(self.workdir, start, t.wandb) if self.is_main else None
             name = "/".join(self.workdir.parts[-2:])
-            with tqdm(total=t.steps, initial=start, desc=name, unit="step") as bar:
+            shown = {"desc": name, "unit": "step", "disable": not self.is_main}
+            with tqdm(total=t.steps, initial=start, **shown) as bar:
                 rate = make_schedule(self.config.optimizer, t.steps)
                 reporter = Reporter(log, rate, totals, bar)
                 try:

@@ -18,9 +18,9 @@ from tqdm import tqdm
 from attn_jax.config import Config
 from attn_jax.data.pipeline import open_dataset
 from attn_jax.errors import WorkError
-from attn_jax.files import read_json_lines
 from attn_jax.launch import use_compilation_cache
 from attn_jax.training.loop import train
+from attn_jax.training.metrics import read_metrics
 
 POLL_SECONDS = 0.5
 
@@ -112,7 +112,7 @@ def _raise_failure(futures: list[Future], stop: threading.Event) -> None:
 
 
 def _step(workdir: Path) -> int:
-    lines = read_json_lines(workdir / "metrics.jsonl")
+    lines = read_metrics(workdir)
     return lines[-1]["step"] if lines else 0
 
 

@@ -1,5 +1,6 @@
 """metrics.jsonl, and beside it the same numbers for TensorBoard and Weights & Biases."""
 
+import importlib.util
 import json
 import shutil
 from pathlib import Path
@@ -20,7 +21,7 @@ class MetricsLog:
         from tensorboard.summary import Writer
 
         self._path = workdir / "metrics.jsonl"
-        kept = [line for line in read_json_lines(self._path) if line["step"] <= from_step]
+        kept = [line for line in read_metrics(workdir) if line["step"] <= from_step]
         write_whole(self._path, "".join(json.dumps(line) + "\n" for line in kept))
         shutil.rmtree(workdir / "tensorboard", ignore_errors=True)
         self._writer = Writer(str(workdir / "tensorboard"))
@@ -51,9 +52,27 @@ class MetricsLog:
             self._wandb.log(values, step=line["step"])
 
 
+def read_metrics(workdir: Path) -> list[dict[str, Any]]:
+    """Returns the lines of metrics.jsonl, each with `step` and `split`; none if there is no file.
+
+    Raises:
+      InputError: a line, other than a last one that a crash cut short, is something else.
+    """
+    path = workdir / "metrics.jsonl"
+    lines = read_json_lines(path)
+    for number, line in enumerate(lines, 1):
+        if type(line.get("step")) is not int or "split" not in line:
+            raise InputError(f"{path}:{number}: not a line of metrics")
+    return lines
+
+
+def refuse_missing_wandb() -> None:
+    """Raises InputError where Weights & Biases is not installed."""
+    if importlib.util.find_spec("wandb") is None:
+        raise InputError("train.wandb = True: needs `pip install wandb`")
+
+
 def _start_wandb(workdir: Path) -> Any:
-    try:
-        import wandb
-    except ImportError:
-        raise InputError("train.wandb = True: needs `pip install wandb`") from None
+    import wandb
+
     return wandb.init(project="attn_jax", name=workdir.name, dir=str(workdir))

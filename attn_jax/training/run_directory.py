@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from attn_jax.config import Config, diff, from_dict, to_dict, validate
 from attn_jax.errors import InputError
@@ -74,8 +75,9 @@ def read_config(workdir: Path) -> Config:
     if not (workdir / "config.json").exists():
         raise InputError(f"workdir = {workdir}: not a run directory, config.json is missing")
     path = workdir / "config.json"
+    record = read_json(path)
     try:
-        return validate(from_dict(read_json(path)["config"]))
+        return validate(from_dict(record["config"]))
     except (AttributeError, KeyError, TypeError) as error:
         raise InputError(f"{path}: holds no config") from error
     except InputError as error:
@@ -116,6 +118,15 @@ def git_commit() -> str | None:
     except FileNotFoundError:
         return None
     return found.stdout.strip() or None
+
+
+def finished_ledger(workdir: Path, steps: int) -> dict[str, Any] | None:
+    """Returns the ledger of a run that was trained for `steps` and evaluated there, else None."""
+    path = workdir / "ledger.json"
+    if not path.exists() or not eval_path(workdir, steps).exists():
+        return None
+    ledger = read_json(path)
+    return ledger if ledger.get("finished") and ledger.get("step") == steps else None
 
 
 def eval_path(workdir: Path, step: int) -> Path:

@@ -257,7 +257,9 @@ def test_the_longest_pair_just_fits(make_config, write):
     files = {"train_files": f"{source},{target}", "validation_files": f"{source},{target}"}
     dataset = open_dataset(make_config(name="parallel_files", length=4, **files))
     assert dataset.left_out == 1
-    with pytest.raises(InputError, match=r"data\.length = 3: all 2 training pairs are longer"):
+    with pytest.raises(
+        InputError, match=r"data\.length = 3: all 2 pairs of the train split are longer"
+    ):
         open_dataset(make_config(name="parallel_files", length=3, **files))
 
 

@@ -31,8 +31,8 @@ SMALL = {"d_model": 8, "num_heads": 2, "d_ff": 12}
 
 
 @functools.cache
-def make_spec(objective):
-    model = SMALL | unequal.SIMPLE
+def make_spec(objective, dropout=0.0):
+    model = SMALL | unequal.SIMPLE | {"dropout": dropout}
     fields = {f"model.{name}": value for name, value in model.items()}
     fields |= {"objective.name": objective, "model.architecture": ARCHITECTURE_OF[objective]}
     fields |= {
@@ -94,6 +94,19 @@ def on_all(objective, name):
     return curve
 
 
+def dropout_losses():
+    """Losses under pmap where all devices hold the same rows, and where only the first does."""
+    spec, start = make_spec("causal_lm", dropout=0.5)
+    parallel = make_parallel("pmap")
+    step = parallel.compile(spec)
+    text = jax.tree.map(lambda x: np.concatenate([x[:2]] * 4), text_of("causal_lm", 0))
+    texts = (text, only(text, 0, 2))
+    return [
+        loss_of(parallel.get(step(parallel.put_state(start()), parallel.put_batch(text))[1]))
+        for text in texts
+    ]
+
+
 def main():
     curves = {}
     for objective in ("causal_lm", "masked_lm", "translation"):
@@ -104,7 +117,12 @@ def main():
             "jit": on_all(objective, "jit"),
             "pmap": on_all(objective, "pmap"),
         }
-    print(json.dumps({"devices": jax.device_count(), "curves": curves}))
+    found = {
+        "devices": jax.device_count(),
+        "curves": curves,
+        "dropout": dropout_losses(),
+    }
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":

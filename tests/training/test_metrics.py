@@ -8,7 +8,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tiny_runs import read_lines
 
 from attn_jax.errors import InputError
-from attn_jax.training.metrics import MetricsLog
+from attn_jax.training.metrics import MetricsLog, read_metrics, refuse_missing_wandb
 from attn_jax.training.optimizers import make_schedule
 from attn_jax.training.run_directory import read_config
 
@@ -103,9 +103,18 @@ def test_a_damaged_log_is_refused_with_its_line(tmp_path):
     path.write_text('{"step": 1}\nnonsense\n' + json.dumps({"step": 2}) + "\n")
     with pytest.raises(InputError, match=r"metrics\.jsonl:2: not valid JSON"):
         MetricsLog(tmp_path, 5)
+    lines = {'{"split": "train"}': "not a line of metrics", "3": "expected a JSON object, not int"}
+    lines['{"step": "1", "split": "train"}'] = "not a line of metrics"
+    for line, problem in lines.items():
+        path.write_text(f"{line}\n")
+        with pytest.raises(InputError, match=rf"metrics\.jsonl:1: {problem}"):
+            read_metrics(tmp_path)
+    path.write_bytes(b"\xff\n")
+    with pytest.raises(InputError, match=r"metrics\.jsonl: not UTF-8"):
+        read_metrics(tmp_path)
 
 
-def test_wandb_that_is_not_installed_is_an_input_error(tmp_path, monkeypatch):
+def test_wandb_that_is_not_installed_is_an_input_error(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "wandb", None)
     with pytest.raises(InputError, match=r"train\.wandb = True: needs `pip install wandb`"):
-        MetricsLog(tmp_path, 0, wandb=True)
+        refuse_missing_wandb()

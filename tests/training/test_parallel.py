@@ -17,12 +17,17 @@ FOUR_DEVICES = """
 
 
 @pytest.fixture(scope="module")
-def curves(run_module):
-    """Losses of 20 steps: objective -> one | jit | pmap -> values."""
+def found(run_module):
+    """Losses of 20 steps, `curves`: objective -> one | jit | pmap -> values; and `dropout`."""
     done = run_module(str(Path(__file__).with_name("parallel_curves.py")), before=FOUR_DEVICES)
     assert done.status == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["devices"] == 4
+    return found
+
+
+@pytest.fixture(scope="module")
+def curves(found):
     return found["curves"]
 
 
@@ -40,3 +45,9 @@ def test_the_mean_of_device_means_would_differ(curves, objective):
     """The negative control, T6: devices hold very different numbers of targets."""
     found = curves[objective]
     assert abs(found["mean_of_means"] - found["one"][0]) > 0.01
+
+
+def test_devices_have_dropout_of_their_own(found):
+    """With one key for all, the same rows on all devices would lose the same as on one."""
+    on_all, on_one = found["dropout"]
+    assert abs(on_all - on_one) > 1e-2

@@ -97,6 +97,17 @@ def test_the_mean_of_the_means_of_micro_batches_is_something_else(new_spec, text
     assert_close(once, whole)
 
 
+def test_micro_batches_have_dropout_of_their_own(new_spec, text_of):
+    """With one key for both, twice the same rows would lose the same as once."""
+    text = text_of("causal_lm")
+    twice = jax.tree.map(lambda x: jnp.concatenate([x[:4], x[:4]]), text)
+    once = jax.tree.map(lambda x: x.at[4:].set(0), twice)
+    for rate, differs in ((0.5, True), (0.0, False)):
+        fields = {"train__accumulate": 2, "model__dropout": rate}
+        a, b = (gradient_of(new_spec, "causal_lm", x, **fields)[0] for x in (twice, once))
+        assert (largest_difference(a, b) > 1e-2) == differs
+
+
 def test_the_gradient_equals_that_of_sentences_one_by_one(new_spec, text_of):
     """Each document of the packed rows alone, summed in a loop, divided at the end."""
     text = text_of("causal_lm")

@@ -6,7 +6,7 @@ import zlib
 from pathlib import Path
 from typing import TypeVar
 
-from attn_jax.config import DataConfig
+from attn_jax.config import DataConfig, names_in
 from attn_jax.data.sources.source import SPLITS
 from attn_jax.errors import InputError
 
@@ -22,7 +22,7 @@ def paths_of(config: DataConfig, split: str) -> list[Path]:
       InputError: if one of them is no file, or is empty.
     """
     field = f"{split}_files"
-    names = [name.strip() for name in getattr(config, field).split(",") if name.strip()]
+    names = filter(None, names_in(getattr(config, field)))
     paths = [Path(name).expanduser() for name in names]
     for path in paths:
         if not path.exists():
@@ -49,7 +49,7 @@ def read_text(path: Path) -> str:
     r"""Returns the text of a plain or .gz file, lines ended by "\n", without a byte-order mark.
 
     Raises:
-      InputError: if it is empty, not UTF-8 (with the line), or damaged.
+      InputError: if it cannot be read, is damaged, empty or not UTF-8 (with the line).
     """
     try:
         data = path.read_bytes()
@@ -58,13 +58,23 @@ def read_text(path: Path) -> str:
         raise InputError(f"{path}: damaged .gz file: {error}") from error
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+    text = decode(data, str(path))
+    if not text.strip():
+        raise InputError(f"{path}: the file is empty")
+    return text
+
+
+def decode(data: bytes, name: str) -> str:
+    r"""Returns UTF-8 as text, lines ended by "\n", without a byte-order mark.
+
+    Raises:
+      InputError: it is not UTF-8; tells the `name` of the file and the line.
+    """
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise InputError(f"{path}: line {line}: not UTF-8") from error
-    if not text.strip():
-        raise InputError(f"{path}: the file is empty")
+        raise InputError(f"{name}: line {line}: not UTF-8") from error
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 

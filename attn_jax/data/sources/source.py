@@ -20,9 +20,17 @@ def digest(*parts: object) -> str:
 
 
 def data_dir(config: DataConfig) -> Path:
-    """Returns the directory that prepared data lies in: TFDS's own unless `data_dir` says else."""
+    """Returns the directory that prepared data lies in: TFDS's own unless `data_dir` says else.
+
+    Raises:
+      InputError: a file stands in its way.
+    """
     default = os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
-    return Path(config.data_dir or default).expanduser()
+    path = Path(config.data_dir or default).expanduser()
+    there = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+    if not there.is_dir():
+        raise InputError(f"data.data_dir = {str(path)!r}: {there} is a file, expected a directory")
+    return path
 
 
 class Records(Sequence):
