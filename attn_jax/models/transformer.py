@@ -1,5 +1,7 @@
 """Encoder, Decoder and EncoderDecoder: the same blocks under different fields."""
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -48,14 +50,51 @@ class Stack(nnx.Module):
         shared = {"memory": memory, "cache": cache, "capture": capture}
         if self.config.positions == "rotary":
             shared["rotation"] = rotation(tokens.positions, D // self.config.num_heads)
-        layers = []
-        for i, block in enumerate(self.blocks):
-            x_ND, layer_kv = block(x_ND, tokens, i, key=keys[i], **shared)
-            layers.append(layer_kv)
+        # Decoding and captured weights need what each layer leaves behind.
+        scanned = self.config.scan_layers and cache is None and capture is None
+        x_ND, layers = (self._scan if scanned else self._loop)(x_ND, tokens, keys, shared)
         if self.last_norm is not None:
             x_ND = self.last_norm(x_ND)
-        cache = cache.advance(tuple(layers), T) if cache is not None else None
+        cache = cache.advance(layers, T) if cache is not None else None
         return x_ND.reshape(B, T, D), cache
+
+    def _loop(self, x_ND: Array, tokens: Tokens, keys: Array | tuple, shared: dict) -> tuple:
+        """Applies the blocks; returns the residual stream and each layer's keys and values."""
+        layers = []
+        for i, block in enumerate(self.blocks):
+            apply = self._rematerialized(
+                lambda x_ND, key, block=block, i=i: block(x_ND, tokens, i, key=key, **shared)
+            )
+            x_ND, layer_kv = apply(x_ND, keys[i])
+            layers.append(layer_kv)
+        return x_ND, tuple(layers)
+
+    def _scan(self, x_ND: Array, tokens: Tokens, keys: Array | tuple, shared: dict) -> tuple:
+        """Does the same with one compiled block; keeps no keys and values."""
+        graphs, params = zip(*map(nnx.split, self.blocks), strict=True)
+        memory = shared["memory"]
+
+        def apply(x_ND, layer):
+            params, key, layer_kv = layer
+            options = shared
+            if memory is not None:
+                options = shared | {"memory": Memory(memory.tokens, (layer_kv,))}
+            return nnx.merge(graphs[0], params)(x_ND, tokens, 0, key=key, **options)[0], None
+
+        stacked = jax.tree.map(lambda *layers: jnp.stack(layers), *params)
+        layer_kvs = None
+        if memory is not None:
+            layer_kvs = jax.tree.map(lambda *layers: jnp.stack(layers), *memory.layers)
+        keys = None if keys[0] is None else keys[: len(self.blocks)]
+        return jax.lax.scan(self._rematerialized(apply), x_ND, (stacked, keys, layer_kvs))[0], ()
+
+    def _rematerialized(self, apply: Callable) -> Callable:
+        if self.config.remat == "none":
+            return apply
+        keep_products = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
+        return jax.checkpoint(
+            apply, policy=keep_products if self.config.remat == "products" else None
+        )
 
     def _add_positions(self, x_BTD: Array, tokens: Tokens) -> Array:
         if self.config.positions == "sinusoidal":

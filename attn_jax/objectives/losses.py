@@ -9,6 +9,8 @@ from attn_jax.models.layers import materialize
 from attn_jax.models.transformer import Transformer
 from attn_jax.objectives.batch import Batch
 
+MOST_LOGITS = 2**26  # 256 MiB in float32
+
 
 @struct.dataclass
 class TokenLosses:
@@ -43,18 +45,40 @@ def token_losses(
     return TokenLosses(nll, correct, loss, batch.weights)
 
 
-@jax.custom_vjp
 def cross_entropy(
-    hidden_ND: Float[Array, "N D"], table_VD: Float[Array, "V D"], targets_N: Int[Array, " N"]
+    hidden_ND: Float[Array, "N D"],
+    table_VD: Float[Array, "V D"],
+    targets_N: Int[Array, " N"],
+    most_logits: int = MOST_LOGITS,
 ) -> tuple[Float[Array, " N"], Float[Array, " N"], Float[Array, " N"]]:
     """Projects onto the vocabulary and scores the targets, in float32.
 
-    The gradient is by hand: left to itself, XLA computes the softmax anew inside each of the two
-    products that need it.
+    Where there would be more than `most_logits` logits, the targets are scored in pieces, whose
+    logits are computed again in the backward pass.
 
     Returns:
       Negative log-likelihood of the target; the mean of the same over the whole vocabulary (for
       label smoothing); 1.0 where the target is the best guess, up to exact ties.
+    """
+    N, V = hidden_ND.shape[0], table_VD.shape[0]
+    if most_logits >= N * V:
+        return _scores(hidden_ND, table_VD, targets_N)
+    piece = max(most_logits // V, 1)
+    hidden_PND = jnp.pad(hidden_ND, ((0, -N % piece), (0, 0))).reshape(
+        -1, piece, hidden_ND.shape[1]
+    )
+    targets_PN = jnp.pad(targets_N, (0, -N % piece)).reshape(-1, piece)
+    score = jax.checkpoint(lambda piece: _scores(piece[0], table_VD, piece[1]))
+    scores = jax.lax.map(score, (hidden_PND, targets_PN))
+    return jax.tree.map(lambda x: x.reshape(-1)[:N], scores)
+
+
+@jax.custom_vjp
+def _scores(hidden_ND: Array, table_VD: Array, targets_N: Array) -> tuple[Array, Array, Array]:
+    """Scores all targets at once.
+
+    The gradient is by hand: left to itself, XLA computes the softmax anew inside each of the two
+    products that need it.
     """
     return _score(hidden_ND, table_VD, targets_N)[0]
 
@@ -86,4 +110,4 @@ def _score_backward(saved: tuple, gradients: tuple) -> tuple[Array, Array, None]
     return of_hidden.astype(hidden_ND.dtype), of_table, None
 
 
-cross_entropy.defvjp(_score, _score_backward)
+_scores.defvjp(_score, _score_backward)

@@ -258,3 +258,43 @@ def test_fresh_parameters_depend_on_the_seed_and_give_unit_sizes():
     assert not any(np.array_equal(a, b) for a, b in pairs if a.ndim > 1)
     assert 0.9 < embedded < 1.1
     assert 0.5 < logits < 2
+
+
+HOW = [{"scan_layers": True, "remat": "block"}, {"remat": "products"}]
+
+
+def values_and_gradients(model, tokens, source):
+    """Hidden states under dropout, and the gradient of their weighted sum."""
+    graph, params = nnx.split(model)
+    weights = jnp.asarray(np.random.default_rng(0).normal(size=(T, T, 8)), jnp.float32)
+
+    def total(params):
+        hidden = nnx.merge(graph, params)(tokens, source, key=jax.random.key(0))
+        return jnp.sum(hidden * weights), hidden
+
+    return jax.jit(jax.value_and_grad(total, has_aux=True))(params)
+
+
+def test_scanned_and_rematerialized_layers_have_the_same_parameters_and_results(tiny):
+    fields = {"architecture": "encoder_decoder", "dropout": 0.2, "norm": "rms"}
+    fields |= {"activation": "relu", "positions": "none"}
+    expected = values_and_gradients(tiny(**fields), PACKED, SOURCE)
+    for how in HOW:
+        model = tiny(**fields, **how)
+        assert jax.tree.structure(nnx.state(model)) == jax.tree.structure(nnx.state(tiny(**fields)))
+        got = values_and_gradients(model, PACKED, SOURCE)
+        jax.tree.map(partial(np.testing.assert_allclose, atol=1e-5), got, expected)
+
+
+def test_rematerialization_computes_again_and_a_scan_compiles_one_block(tiny):
+    def count(operation, **how):
+        graph, params = nnx.split(tiny(**how))
+        total = lambda params: jnp.sum(nnx.merge(graph, params)(PACKED))  # noqa: E731
+        return str(jax.make_jaxpr(jax.grad(total))(params)).count(operation)
+
+    products, exponentials = (count(name) for name in ("dot_general", " exp "))
+    assert count("dot_general", remat="block") > products
+    assert count("dot_general", scan_layers=True) < products
+    kept = {"remat": "products"}
+    assert products < count("dot_general", **kept) < count("dot_general", remat="block")
+    assert count(" exp ", **kept) > exponentials

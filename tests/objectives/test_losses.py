@@ -113,6 +113,20 @@ def test_the_gradient_by_hand_equals_the_automatic_one():
         assert abs(np.asarray(expected)).max() > 0.1
 
 
+@pytest.mark.parametrize("most", [7, 15, 34])
+def test_pieces_equal_the_whole(most):
+    """One, two and four targets at a time, of five; not all logits are there at once."""
+    in_pieces = partial(cross_entropy, most_logits=most)
+    for got, expected in zip(loss_gradients(in_pieces), loss_gradients(cross_entropy), strict=True):
+        np.testing.assert_allclose(got, expected, atol=1e-6)
+    hidden = jnp.ones((5, 4))
+    args = hidden, jnp.eye(7, 4), jnp.arange(5)
+    for got, expected in zip(in_pieces(*args), cross_entropy(*args), strict=True):
+        assert np.array_equal(got, expected)
+    shapes = str(jax.make_jaxpr(jax.grad(lambda h: in_pieces(h, *args[1:])[0].sum()))(hidden))
+    assert "f32[5,7]" not in shapes
+
+
 def test_large_logits_do_not_overflow():
     hidden, table = np.full((1, 1), 1e3, np.float32), np.array([[1e3], [-1e3]], np.float32)
     nll, evenly, _ = jax.jit(cross_entropy)(hidden, table, ZERO)
