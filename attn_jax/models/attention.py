@@ -6,7 +6,7 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from attn_jax.config import ModelConfig
-from attn_jax.models.kernels.dense import attend_dense
+from attn_jax.models.kernels import choose_kernel
 from attn_jax.models.masks import visible
 from attn_jax.models.positions import rotate
 from attn_jax.models.tokens import Tokens
@@ -80,6 +80,7 @@ class Attention(nnx.Module):
         self.G = config.num_kv_heads or config.num_heads
         self.K = config.d_model // config.num_heads
         self.window = 0 if cross else config.window
+        self.kernel = config.attention
         dense = {"use_bias": config.bias, "dtype": jnp.dtype(config.dtype), "rngs": rngs}
         q_width, kv_width = self.H * self.K, 2 * self.G * self.K
         # One fused product where all inputs are the same, as few as possible otherwise.
@@ -110,7 +111,8 @@ class Attention(nnx.Module):
     def __call__(self, q, k, v, queries: Tokens, keys: Tokens, capture=None) -> Array:
         """Attends and projects back to [N, D]."""
         if capture is None:
-            y_BHTK = attend_dense(q, k, v, queries, keys, self.window)
+            kernel = choose_kernel(self.kernel, q.shape[2], k.shape[2])
+            y_BHTK = kernel(q, k, v, queries, keys, self.window)
         else:
             y_BHTK = attend(q, k, v, queries, keys, self.window, capture)
         B, H, T, K = y_BHTK.shape

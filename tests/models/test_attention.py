@@ -7,12 +7,13 @@ import pytest
 
 from attn_jax.models import attention
 from attn_jax.models.attention import attend, attention_weights
-from attn_jax.models.kernels import dense
+from attn_jax.models.kernels import LONG, choose_kernel, dense
+from attn_jax.models.kernels.blockwise import attend_blockwise
 from attn_jax.models.kernels.dense import attend_dense
 from attn_jax.models.masks import visible
 from attn_jax.models.tokens import Tokens
 
-KERNELS = pytest.mark.parametrize("kernel", [attend, attend_dense])
+KERNELS = pytest.mark.parametrize("kernel", [attend, attend_dense, attend_blockwise])
 
 
 def slow_attend(q, k, v, queries, keys, window=0):
@@ -226,3 +227,20 @@ def test_capturing_does_not_change_the_output(tiny):
     hidden, weights = run()
     np.testing.assert_allclose(hidden, model(tokens), atol=1e-5)
     assert all(np.array_equal(w, np.tril(w)) for w in weights)
+
+
+def test_auto_takes_the_kernel_for_long_sequences_where_both_sides_are_long():
+    assert choose_kernel("auto", LONG, LONG) is attend_blockwise
+    assert choose_kernel("auto", LONG - 1, LONG) is attend_dense
+    assert choose_kernel("auto", 1, 10 * LONG) is attend_dense  # a decoding step
+    assert choose_kernel("blockwise", 1, 1) is attend_blockwise
+    assert choose_kernel("dense", LONG, LONG) is attend_dense
+
+
+def test_a_model_computes_the_same_with_either_kernel(tiny):
+    ids = jnp.asarray(np.random.default_rng(0).integers(0, 80, (6, 6)), jnp.int32)
+    models = [tiny(attention=name) for name in ("dense", "blockwise")]
+    hidden = [model(Tokens.of(ids)) for model in models]
+    np.testing.assert_allclose(*hidden, atol=1e-5)
+    loops = [str(jax.make_jaxpr(model)(Tokens.of(ids))).count("while[") for model in models]
+    assert loops == [0, 2]  # one a layer

@@ -1,0 +1,118 @@
+"""Generation by an encoder-decoder with random parameters, every row to its full length."""
+
+import statistics
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Int
+
+from attn_jax.benchmark.measure import (
+    FORWARD_CONVENTION,
+    Budget,
+    compile_ahead,
+    finish,
+    peak_mib,
+    speed,
+    time_steps,
+)
+from attn_jax.benchmark.presets import DECODE, choose, decode_config
+from attn_jax.benchmark.roofline import ceiling
+from attn_jax.decoding.sampling import greedy
+from attn_jax.errors import InputError
+from attn_jax.models.tokens import Tokens
+from attn_jax.models.transformer import Transformer, build_model
+from attn_jax.objectives.batch import Batch
+from attn_jax.training.ledger import count_parameters, training_flops
+from attn_jax.training.state import split_model
+
+NEVER = -1  # taken for <eos>: no token has this id, so no row ends early
+
+
+@dataclass(frozen=True)
+class DecodeShape:
+    """What is decoded at once."""
+
+    beam_size: int = 1
+    batch_size: int = 32  # sources
+    source_length: int = 20  # tokens read a row
+    target_length: int = 20  # tokens generated a row
+
+
+def generate(
+    model: Transformer, prompt: Tokens, source: Tokens, shape: DecodeShape
+) -> Int[Array, "B max_new"]:
+    """Returns what the project's own decoder writes."""
+    return greedy(model, prompt, source, max_new=shape.target_length, eos=NEVER, pad=0)
+
+
+def flops_per_token(model: Transformer, source: Tokens, shape: DecodeShape) -> float:
+    """Returns the FLOPs of a generated token: a third of those of training on the same texts."""
+    ids = jnp.zeros((shape.batch_size, shape.target_length), jnp.int32)
+    inputs = Tokens.of(ids).causal()
+    weights = jnp.ones(ids.shape, jnp.float32)
+    batch = Batch(inputs, ids, weights, source=source.bidirectional())
+    _, params = split_model(model)
+    return training_flops(model.config, params, batch) / 3 / ids.size
+
+
+def run(preset: str, shape: DecodeShape, budget: Budget, dtype: str = "float32") -> dict[str, Any]:
+    """Times whole generations; returns the report, in which a step is one of them.
+
+    Args:
+      preset: a name in DECODE, of the model's sizes.
+      shape: of the batch.
+      budget: how long.
+      dtype: of activations.
+
+    Raises:
+      InputError: there is no such preset or dtype, or no decoder for the beam size.
+    """
+    sizes = choose("preset", preset, DECODE)
+    if shape.beam_size != 1:
+        raise InputError(f"beam_size = {shape.beam_size}: expected 1, greedy; there is no beam yet")
+    model = build_model(decode_config(sizes, dtype), sizes.vocab)
+    key = jax.random.key(0)
+    ids = jax.random.randint(key, (shape.batch_size, shape.source_length), 0, sizes.vocab)
+    source = Tokens.of(ids)
+    prompt = Tokens.of(ids[:, :1]).causal()
+
+    start = time.perf_counter()
+    written = generate(model, prompt, source, shape).block_until_ready()
+    first = time.perf_counter() - start
+    times = time_steps(lambda: generate(model, prompt, source, shape), budget, preset)
+    used = peak_mib()
+    result = {
+        "kind": "decode",
+        "name": preset,
+        "dtype": dtype,
+        "parameters": count_parameters(split_model(model)[1])[0],
+        "beam_size": shape.beam_size,
+        "batch_size": shape.batch_size,
+        "source_length": shape.source_length,
+        "target_length": shape.target_length,
+        "compile_s": max(first - statistics.median(times), 0.0),
+        "peak_mib": used,
+        "temp_mib": _temp_mib(model, prompt, source, shape),
+        "flops_per_token": flops_per_token(model, source, shape),
+        "flops_convention": FORWARD_CONVENTION,
+    }
+    result |= speed(times, written.size)
+    top = ceiling(dtype)
+    achieved = result["flops_per_token"] * result["tokens_per_s"]
+    result |= {"ceiling_gflops": top / 1e9, "roofline_share": achieved / top}
+    return finish(result)
+
+
+def _temp_mib(model: Transformer, prompt: Tokens, source: Tokens, shape: DecodeShape) -> float:
+    """Compiles the same program again, for its memory: `greedy` hides its own."""
+    graph, params = nnx.split(model)
+
+    @jax.jit
+    def program(params: Any, prompt: Tokens, source: Tokens) -> Array:
+        return generate(nnx.merge(graph, params), prompt, source, shape)
+
+    return compile_ahead(program, params, prompt, source)[1]

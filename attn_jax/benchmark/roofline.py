@@ -1,0 +1,52 @@
+"""The ceiling: how fast this device multiplies matrices."""
+
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from attn_jax.benchmark.measure import finish, peak_mib
+from attn_jax.benchmark.presets import check_dtype
+
+SHAPE = (2048, 512, 2048)  # rows, summed over, columns: of the ceiling
+OTHERS = {"mlp": (2048, 512, 2048), "square": (1024, 1024, 1024), "vocabulary": (2048, 512, 8192)}
+ROUNDS = 15
+CHAIN = 4  # products in one program, so that an accelerator does not wait for Python
+
+
+def ceiling(dtype: str, shape: tuple[int, int, int] = SHAPE, rounds: int = ROUNDS) -> float:
+    """Returns the FLOP/s of matrix products `[n, k] @ [k, m]` on all devices together.
+
+    A multiply-add is 2. It is the best of `rounds` rounds on one device, so that other programs
+    on the machine do not lower it, times the number of devices.
+    """
+    n, k, m = shape
+    keys = jax.random.split(jax.random.key(0))
+    a = jax.random.normal(keys[0], (n, k), dtype)
+    b = jax.random.normal(keys[1], (k, m), dtype)
+
+    @jax.jit
+    def products(a: Array, b: Array) -> Array:
+        y = jnp.zeros((n, m), dtype)
+        for _ in range(CHAIN):
+            # Each product waits for the one before, so none is dropped as a repetition.
+            a, y = jax.lax.optimization_barrier((a, y))
+            y = a @ b
+        return y
+
+    products(a, b).block_until_ready()
+    best = float("inf")
+    for _ in range(rounds):
+        start = time.perf_counter()
+        products(a, b).block_until_ready()
+        best = min(best, time.perf_counter() - start)
+    return jax.device_count() * CHAIN * 2 * n * k * m / best
+
+
+def run(dtype: str) -> dict[str, Any]:
+    """Returns the ceilings in GFLOP/s of the shapes that the models use."""
+    check_dtype(dtype)
+    shapes = {name: round(ceiling(dtype, shape) / 1e9, 1) for name, shape in OTHERS.items()}
+    return finish({"kind": "roofline", "dtype": dtype, "gflops": shapes, "peak_mib": peak_mib()})
