@@ -14,7 +14,7 @@ compare: $(VENV)/run.stamp
 	$(BIN)/python -m experiments.compare --config=configs/compare.py --workdir=runs/compare
 
 test: $(VENV)/dev.stamp
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist loadfile
 
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff format --check .
