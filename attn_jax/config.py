@@ -49,7 +49,7 @@ class ModelConfig(Section):
     bias: bool = False  # biases in dense layers and norms
     dtype: str = "float32"  # float32 | bfloat16, of activations; parameters are float32
     # What is computed does not depend on the rest, only its time and memory do:
-    attention: str = "auto"  # auto | dense | blockwise; auto: blockwise for long sequences
+    attention: str = "auto"  # auto | dense | blockwise | cudnn; auto: blockwise where it is long
     scan_layers: bool = False  # compile one block and scan it over the layers; slower on CPU
     remat: str = "none"  # none | block | products: recompute, in the backward pass, whole blocks,
     # or all of them but the matrix products
@@ -155,7 +155,7 @@ CHOICES = {
     "model.norm_position": ("pre", "post"),
     "model.positions": ("rotary", "learned", "sinusoidal", "none"),
     "model.dtype": ("float32", "bfloat16"),
-    "model.attention": ("auto", "dense", "blockwise"),
+    "model.attention": ("auto", "dense", "blockwise", "cudnn"),
     "model.remat": ("none", "block", "products"),
     "data.document": ("line", "paragraph", "file"),
     "tokenizer.name": ("sentencepiece", "byte", "char", "whitespace"),

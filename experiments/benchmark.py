@@ -4,18 +4,21 @@ python -m experiments.benchmark train --preset=d512 [--objective=masked_lm] [--d
 python -m experiments.benchmark train|input --config=configs/lm_decoder.py [--config.KEY=VALUE ...]
 python -m experiments.benchmark decode --preset=base [--batch_size=32] [--source_length=20] ...
 python -m experiments.benchmark attention --T=1024,4096 --kernels=dense,blockwise [--documents=512]
+python -m experiments.benchmark loop --preset=d512 (or --config=...)
+python -m experiments.benchmark growth --preset=cpu-char [--picture=growth.svg]
 python -m experiments.benchmark roofline [--dtype=bfloat16]
 """
 
 import json
 import sys
+from pathlib import Path
 
 import jax
 from absl import flags
 from ml_collections import config_flags
 
 from attn_jax import launch
-from attn_jax.benchmark import attention, decode, kinds, presets, roofline, train
+from attn_jax.benchmark import attention, decode, growth, kinds, loop, presets, roofline, train
 from attn_jax.benchmark import input as pipeline
 from attn_jax.benchmark.measure import Budget
 from attn_jax.config import Config, validate
@@ -30,6 +33,7 @@ flags.DEFINE_integer("steps", 0, "Timed steps; 0: as many as fit.", lower_bound=
 flags.DEFINE_float("seconds", 15.0, "To spend on timing, if steps is 0.", lower_bound=0.0)
 flags.DEFINE_list("T", ["1024", "2048", "4096"], "Sequence lengths.")
 flags.DEFINE_list("kernels", ["dense"], ", ".join(attention.KERNELS))
+flags.DEFINE_string("picture", None, "growth: an SVG file to draw.")
 flags.DEFINE_integer("documents", 0, "Tokens a packed document; 0: all one.", lower_bound=0)
 for name, value in kinds.SHAPE.items():
     flags.DEFINE_integer(name, value, "decode: of what is decoded at once.", lower_bound=1)
@@ -53,13 +57,21 @@ def _measure(f: flags.FlagValues, what: str, budget: Budget) -> dict:
     if what == "decode":
         shape = decode.DecodeShape(*(f[name].value for name in kinds.SHAPE))
         return decode.run(f.preset, shape, budget, f.dtype)
-    if what == "train" and f.preset is not None:
-        return train.run(train.synthetic(f.preset, f.objective, f.dtype), budget, f.preset)
+    if what == "growth":
+        picture = Path(f.picture) if f.picture else None
+        return growth.run(f.preset, f.objective, f.dtype, budget, picture)
+    if what in ("train", "loop") and f.preset is not None:
+        sizes = presets.choose("preset", f.preset, presets.TRAIN)
+        if what == "loop":
+            return loop.run(loop.prose(sizes), budget, f.preset)
+        return train.run(train.synthetic(sizes, f.objective, f.dtype), budget, f.preset)
     if f["config"].value is None:
         raise InputError(f"config: {what} needs a file of configs/ (or, to train, a preset)")
     config, name = validate(launch.config_value(f["config"], Config)), f["config"].config_filename
     if what == "train":
         return train.run(train.real(config), budget, name)
+    if what == "loop":
+        return loop.run(config, budget, name)
     return pipeline.run(config, budget, name)
 
 

@@ -12,6 +12,8 @@ TIMING = ("steps", "seconds")
 READ = {
     "train": ("preset", "objective", "dtype", *TIMING),
     "decode": ("preset", "dtype", *SHAPE, *TIMING),
+    "loop": ("preset", *TIMING),
+    "growth": ("preset", "objective", "dtype", "picture", *TIMING),
     "attention": ("T", "kernels", "documents", "dtype", *TIMING),
     "input": ("config", *TIMING),
     "roofline": ("dtype",),
@@ -29,7 +31,7 @@ def check_flags(what: str | None, given: Collection[str]) -> None:
       InputError: there is no such kind, or it does not read one of the flags.
     """
     read = choose("what", what, READ)
-    if what == "train" and "preset" not in given:
+    if what in ("train", "loop") and "preset" not in given:
         read = READ["input"]  # all else is in the config
     known = [name for names in READ.values() for name in names]
     for name in given:

@@ -18,7 +18,7 @@ from attn_jax.benchmark.measure import (
     speed,
     time_steps,
 )
-from attn_jax.benchmark.presets import TRAIN, choose, train_config
+from attn_jax.benchmark.presets import TrainSizes, train_config
 from attn_jax.benchmark.roofline import ceiling
 from attn_jax.config import Config
 from attn_jax.data.pipeline import open_dataset
@@ -50,13 +50,12 @@ class Workload:
         return make_objective(self.config.objective, self.specials, self.vocab_size)
 
 
-def synthetic(preset: str, objective: str = "causal_lm", dtype: str = "float32") -> Workload:
-    """Returns a preset on random ordinary ids: full rows of one segment each.
+def synthetic(sizes: TrainSizes, objective: str = "causal_lm", dtype: str = "float32") -> Workload:
+    """Returns a model of these sizes on random ordinary ids: full rows of one segment each.
 
     Raises:
-      InputError: there is no such preset, objective or dtype.
+      InputError: there is no such objective or dtype.
     """
-    sizes = choose("preset", preset, TRAIN)
     specials = Specials.starting_at(sizes.vocab - 6)
     shape = (sizes.batch, sizes.length)
     positions = np.broadcast_to(np.arange(sizes.length, dtype=np.int32), shape)
@@ -91,7 +90,15 @@ def flops_per_token(work: Workload, params: dict) -> float:
 
 
 def run(work: Workload, budget: Budget, name: str) -> dict[str, Any]:
-    """Times the step, batches being put on the devices included; returns the report.
+    """Returns the report of `measure`, beside the ceiling of this device."""
+    result = measure(work, budget, name)
+    top = ceiling(work.config.model.dtype)
+    achieved = result["flops_per_token"] * result["tokens_per_s"]
+    return finish(result | {"ceiling_gflops": top / 1e9, "roofline_share": achieved / top})
+
+
+def measure(work: Workload, budget: Budget, name: str) -> dict[str, Any]:
+    """Times the step, batches being put on the devices included.
 
     Args:
       work: model and data.
@@ -135,8 +142,4 @@ def run(work: Workload, budget: Budget, name: str) -> dict[str, Any]:
         "flops_convention": TRAINING_CONVENTION,
     }
     tokens = sum(map(read_tokens, work.texts)) / len(work.texts)
-    result |= speed(times, tokens)
-    top = ceiling(config.model.dtype)
-    achieved = result["flops_per_token"] * result["tokens_per_s"]
-    result |= {"ceiling_gflops": top / 1e9, "roofline_share": achieved / top}
-    return finish(result)
+    return result | speed(times, tokens)

@@ -8,7 +8,7 @@ import pytest
 from flax import nnx
 from tiny_runs import _compile_fast, run_module, session_folder, tiny_data  # noqa: F401
 
-from attn_jax.benchmark import attention, decode, kinds, presets, roofline, train
+from attn_jax.benchmark import attention, decode, growth, kinds, presets, roofline, train
 from attn_jax.benchmark import input as pipeline
 from attn_jax.benchmark.measure import Budget
 from attn_jax.config import ModelConfig
@@ -32,12 +32,13 @@ KEYS = {
 L, D, T, B, V = 1, 8, 12, 4, 40
 BLOCK = 12 * D * D  # kernels: queries, keys, values, output, and an MLP of 4 D
 CEILING = 1e12
+SIZES = presets.TrainSizes(L, 2, D, T, B, V)
 TWO = Budget(steps=2)
 
 
 @pytest.fixture(autouse=True)
 def _tiny_sizes(monkeypatch):
-    monkeypatch.setitem(presets.TRAIN, "cpu-char", presets.TrainSizes(L, 2, D, T, B, V))
+    monkeypatch.setitem(presets.TRAIN, "cpu-char", SIZES)
     monkeypatch.setitem(presets.DECODE, "tiny", presets.DecodeSizes(L, 2, D, 2 * D, V))
     for module in (train, decode, attention):
         monkeypatch.setattr(module, "ceiling", lambda dtype: CEILING)
@@ -58,7 +59,7 @@ def check(result, tokens):
 
 
 def test_train_reports_what_it_ran():
-    result = train.run(train.synthetic("cpu-char"), TWO, "tiny")
+    result = train.run(train.synthetic(SIZES), TWO, "tiny")
     check(result, B * T)
     assert result["parameters"] == V * D + T * D + L * (BLOCK + 2 * D) + D
     row = T * L * BLOCK + (T - 1) * V * D + 2 * D * L * T * (T + 1) / 2
@@ -66,7 +67,7 @@ def test_train_reports_what_it_ran():
 
 
 def test_the_flops_of_the_encoder_are_those_of_its_targets():
-    work = train.synthetic("cpu-char", "masked_lm")
+    work = train.synthetic(SIZES, "masked_lm")
     model = nnx.eval_shape(lambda: build_model(work.config.model, V))
     row = T * L * BLOCK + round(0.3 * T) * V * D + 2 * D * L * T * T
     flops = train.flops_per_token(work, nnx.to_pure_dict(nnx.split(model)[1]))
@@ -74,7 +75,7 @@ def test_the_flops_of_the_encoder_are_those_of_its_targets():
 
 
 def test_presets_are_full_rows_of_one_segment_without_special_ids():
-    work = train.synthetic("cpu-char")
+    work = train.synthetic(SIZES)
     for text in work.texts:
         assert text.ids.max() < V - 6 == work.specials.pad
         np.testing.assert_array_equal(text.segments, np.ones((B, T)))
@@ -82,7 +83,7 @@ def test_presets_are_full_rows_of_one_segment_without_special_ids():
 
 
 def test_bfloat16_is_passed_on():
-    assert train.synthetic("cpu-char", dtype="bfloat16").config.model.dtype == "bfloat16"
+    assert train.synthetic(SIZES, dtype="bfloat16").config.model.dtype == "bfloat16"
 
 
 def test_decode_counts_what_is_generated():
@@ -176,9 +177,9 @@ def test_decode_presets_have_the_parameters_of_the_peer():
 
 
 REFUSED = {
-    "preset": lambda: train.synthetic("cpuchar"),
-    "objective": lambda: train.synthetic("cpu-char", "mased_lm"),
-    "dtype": lambda: train.synthetic("cpu-char", dtype="float16"),
+    "preset": lambda: presets.choose("preset", "cpuchar", presets.TRAIN),
+    "objective": lambda: train.synthetic(SIZES, "mased_lm"),
+    "dtype": lambda: train.synthetic(SIZES, dtype="float16"),
     "preset = 'smal'": lambda: decode.run("smal", decode.DecodeShape(), TWO),
     "beam_size = 5": lambda: decode.run("tiny", decode.DecodeShape(beam_size=5), TWO),
     "kernels = 'dens'": lambda: attention.run(["dens"], [4], 0, "float32", TWO),
@@ -215,3 +216,15 @@ def test_all_flags_that_a_kind_reads_exist(run_module):  # noqa: F811
     names = {name for read in kinds.READ.values() for name in read}
     help_text = run_module("experiments.benchmark", "--help").stdout
     assert not [name for name in names if f"--{name}:" not in help_text.replace("[no]", "")]
+
+
+def test_growth_times_every_size_and_draws_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(growth, "FACTORS", (1, 2))
+    monkeypatch.setattr(growth, "SIZES", {"width": "width", "batch": "rows"})
+    result = growth.run("cpu-char", "causal_lm", "float32", TWO, tmp_path / "growth.svg")
+    values = {name: found["values"] for name, found in result["results"].items()}
+    assert values == {"width": [D, 2 * D], "batch": [B, 2 * B]}
+    assert growth.scaled(SIZES, "width", 4).heads == 8
+    assert all(len(found["step_ms"]) == 2 for found in result["results"].values())
+    assert result["results"]["batch"]["temp_mib"][0] < result["results"]["batch"]["temp_mib"][1]
+    assert "<svg" in (tmp_path / "growth.svg").read_text()

@@ -1,19 +1,28 @@
 """`attend` and its kernels against a slow numpy loop; unseen keys, empty rows and big logits."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from attn_jax.errors import InputError
 from attn_jax.models import attention
 from attn_jax.models.attention import attend, attention_weights
 from attn_jax.models.kernels import LONG, choose_kernel, dense
 from attn_jax.models.kernels.blockwise import attend_blockwise
+from attn_jax.models.kernels.cudnn import attend_cudnn
 from attn_jax.models.kernels.dense import attend_dense
 from attn_jax.models.masks import visible
 from attn_jax.models.tokens import Tokens
 
-KERNELS = pytest.mark.parametrize("kernel", [attend, attend_dense, attend_blockwise])
+# Of the blockwise kernel: test_blockwise.py.
+KERNELS = pytest.mark.parametrize(
+    "kernel",
+    [attend, attend_dense, partial(attend_cudnn, implementation="xla")],
+    ids=["reference", "dense", "cudnn"],
+)
 
 
 def slow_attend(q, k, v, queries, keys, window=0):
@@ -244,3 +253,8 @@ def test_a_model_computes_the_same_with_either_kernel(tiny):
     np.testing.assert_allclose(*hidden, atol=1e-5)
     loops = [str(jax.make_jaxpr(model)(Tokens.of(ids))).count("while[") for model in models]
     assert loops == [0, 2]  # one a layer
+
+
+def test_cudnn_refuses_by_name_what_it_cannot_run(tiny):
+    with pytest.raises(InputError, match="'cudnn': needs an NVIDIA GPU, and JAX found cpu"):
+        tiny(attention="cudnn")(Tokens.of(jnp.zeros((6, 6), jnp.int32)))

@@ -3,9 +3,10 @@
 from collections.abc import Callable
 
 from attn_jax.models.kernels.blockwise import attend_blockwise
+from attn_jax.models.kernels.cudnn import attend_cudnn
 from attn_jax.models.kernels.dense import attend_dense
 
-KERNELS = {"dense": attend_dense, "blockwise": attend_blockwise}
+KERNELS = {"dense": attend_dense, "blockwise": attend_blockwise, "cudnn": attend_cudnn}
 
 # From here on blockwise is the faster one, and dense needs much memory.
 LONG = 1024

@@ -1,0 +1,41 @@
+"""One compiled step: after a warm-up nothing is compiled any more, whatever the loop does."""
+
+import jax
+import pytest
+from tiny_runs import LM, TRANSLATION
+
+from attn_jax.training import loop
+
+WARM_UP = 13  # steps, after which there was a log, an evaluation and a checkpoint, each twice
+STEPS = WARM_UP + 50
+
+
+@pytest.fixture
+def compilations():
+    """A list that grows with every compilation, or look-up of a compiled program."""
+    found = []
+
+    def listen(name, seconds, **_):
+        if name.endswith("backend_compile_duration"):
+            found.append(name)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    yield found
+    jax.monitoring.unregister_event_duration_listener(listen)
+
+
+@pytest.mark.parametrize("fields", [LM, TRANSLATION], ids=["text", "pairs"])
+def test_nothing_is_compiled_after_a_warm_up(
+    compilations, monkeypatch, tiny_data, tmp_path, fields
+):
+    counts, read = [], loop.read_tokens
+
+    def read_and_count(text):
+        counts.append(len(compilations))
+        return read(text)
+
+    monkeypatch.setattr(loop, "read_tokens", read_and_count)
+    changes = {"train.steps": STEPS, "eval.evaluators": "loss", "data.batch_tokens": 48}
+    loop.train(tiny_data.config(**fields | changes), tmp_path / "run")
+    assert counts[WARM_UP] > counts[0]
+    assert counts[STEPS - 1] == counts[WARM_UP]
