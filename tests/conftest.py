@@ -2,18 +2,27 @@
 
 import functools
 import sys
+import tempfile
 from types import ModuleType
 
 import jax
 import pytest
 from beartype import beartype
+from compilation import SETTINGS
 from jaxtyping import install_import_hook
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
-# Tests compile much and compute little.
-jax.config.update("jax_disable_most_optimizations", True)
 
 VOCAB_SIZE = 80  # of the tiny models: enough for all ids of a batch to differ
+
+
+def pytest_configure(config):
+    """Keeps compiled programs where other workers, processes and later sessions find them."""
+    kept = getattr(config, "cache", None)  # None with -p no:cacheprovider
+    folder = kept.mkdir("xla") if kept else tempfile.mkdtemp()
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    for name, value in SETTINGS.items():
+        jax.config.update(name, value)
 
 
 def check_shapes(function):

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from tiny_runs import ROOT, _compile_fast, run_module, session_folder  # noqa: F401
+from tiny_runs import ROOT, run_module  # noqa: F401
 
 from attn_jax.comparison.arms import Study, plan, studies
 from attn_jax.config import (
@@ -85,6 +85,7 @@ def narrow(config):
     """The same experiment at a size that compiles quickly."""
     width = 8 * config.model.num_heads
     small = {"model.d_model": width, "model.num_layers": 1, "model.d_ff": 16}
+    small |= {"optimizer.name": "sgd"}  # test_optimizers.py steps them all
     return with_fields(config, small | {"train.seed": 0})
 
 

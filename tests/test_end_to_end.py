@@ -9,11 +9,9 @@ from tiny_runs import (  # noqa: F401
     LM,
     SMALL,
     TRANSLATION,
-    _compile_fast,
     contents,
     lm_run,
     run_module,
-    session_folder,
     tiny_data,
     translation_run,
 )
@@ -64,17 +62,13 @@ def test_train_then_evaluate(run_module, tiny_data, tmp_path):  # noqa: F811
     assert (found["step"], found["workdir"]) == (12, str(workdir))
 
     flags = ("--step=7", "--evaluators=loss", "--config.eval.max_items=2")
+    flags += ("--config.eval.split=test",)
     other = json.loads(succeed(run_module, *command, *flags).stdout.splitlines()[-1])
     assert other["step"] == 7
     assert list(other["results"]) == ["loss"]
     assert other["results"]["loss"]["items"] == 2
+    assert other["results"]["loss"]["split"] == "test"
     assert other["results"]["loss"]["loss"] != found["results"]["loss"]["loss"]
-    split = json.loads(
-        succeed(
-            run_module, *command, "--config.eval.split=test", "--evaluators=loss"
-        ).stdout.splitlines()[-1]
-    )
-    assert split["results"]["loss"]["split"] == "test"
 
 
 def test_translate_a_file_line_by_line(run_module, translation_run, tmp_path):  # noqa: F811

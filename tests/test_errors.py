@@ -10,11 +10,9 @@ from tiny_runs import (  # noqa: F401
     LM,
     ROOT,
     TRANSLATION,
-    _compile_fast,
     contents,
     lm_run,
     run_module,
-    session_folder,
     tiny_data,
     translation_run,
 )

@@ -15,6 +15,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
+from compilation import environment
 
 from attn_jax.config import Config, to_dict, validate, with_fields
 from attn_jax.training.loop import train
@@ -71,7 +72,7 @@ class Tiny:
 
     def _write(self, name, lines):
         path = self.folder / name
-        if not path.exists():  # another conftest has its own fixture but the same folder
+        if not path.exists():
             path.write_text("".join(f"{line}\n" for line in lines))
         return str(path)
 
@@ -96,48 +97,17 @@ class Tiny:
         return path
 
 
-def fast_compilation(cache: Path) -> dict:
-    """Settings that make XLA compile quickly, and the same program only once."""
-    return {
-        "jax_disable_most_optimizations": True,
-        "jax_compilation_cache_dir": str(cache.resolve()),  # the path is part of the key
-        "jax_persistent_cache_min_compile_time_secs": 0.0,
-    }
-
-
-def compile_fast(folder: Path) -> None:
-    for name, value in fast_compilation(folder / "cache").items():
-        jax.config.update(name, value)
-
-
 @pytest.fixture(scope="session")
-def session_folder(request, tmp_path_factory):
-    """One folder, whichever conftest asks; compiled programs in it outlast the session."""
+def tiny_data(tmp_path_factory):
     folder = tmp_path_factory.getbasetemp() / "tiny"
-    folder.mkdir(exist_ok=True)
-    kept = getattr(request.config, "cache", None)  # None with -p no:cacheprovider
-    if kept is not None and not (folder / "cache").exists():
-        (folder / "cache").symlink_to(kept.mkdir("xla"))
-    return folder
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _compile_fast(session_folder):
-    compile_fast(session_folder)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
-
-
-@pytest.fixture(scope="session")
-def tiny_data(session_folder):
-    return Tiny(session_folder)
+    folder.mkdir(exist_ok=True)  # another conftest has its own fixture but the same folder
+    return Tiny(folder)
 
 
 @pytest.fixture(scope="session")
 def lm_run(tiny_data):
     """A finished run of a causal LM; shared, so tests must not change it."""
     workdir = tiny_data.folder / "lm_run"
-    compile_fast(tiny_data.folder)  # fixtures of the session come before those of the module
     train(tiny_data.config(**LM), workdir)  # a finished run is left as it is
     return workdir
 
@@ -146,7 +116,6 @@ def lm_run(tiny_data):
 def translation_run(tiny_data):
     """A finished run of an encoder-decoder; shared, so tests must not change it."""
     workdir = tiny_data.folder / "translation_run"
-    compile_fast(tiny_data.folder)
     train(tiny_data.config(**TRANSLATION), workdir)
     return workdir
 
@@ -197,15 +166,14 @@ class Runners:
     forked from never does.
     """
 
-    def __init__(self, folder: Path, settings: dict):
+    def __init__(self, folder: Path):
         self._folder = folder
         folder.mkdir(exist_ok=True)
         self._count = 0
-        settings = {name.upper(): str(value) for name, value in settings.items()}
         self._server = subprocess.Popen(
             [sys.executable, "-W", "ignore", __file__],
             cwd=ROOT,
-            env=os.environ | settings | {"PYTHONPATH": str(ROOT)},
+            env=os.environ | environment() | {"PYTHONPATH": str(ROOT)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -233,10 +201,10 @@ class Runners:
 
 
 @pytest.fixture(scope="session")
-def run_module(session_folder, tmp_path_factory):
+def run_module(tmp_path_factory):
     """Runs a runner as a user would, but in a process whose imports are done."""
     folder = tmp_path_factory.mktemp("runners")
-    runners = Runners(folder, fast_compilation(session_folder / "cache"))
+    runners = Runners(folder)
     yield runners
     runners.close()
 

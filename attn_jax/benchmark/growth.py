@@ -70,7 +70,7 @@ def draw(results: dict[str, Any], picture: Path) -> None:
     with rc_context(STYLE | {"svg.hashsalt": "growth", "svg.fonttype": "path"}):
         figure = Figure(figsize=(12, 2.9), layout="constrained")
         for axes, (name, found) in zip(
-            figure.subplots(1, len(SIZES)), results.items(), strict=True
+            figure.subplots(1, len(SIZES), squeeze=False)[0], results.items(), strict=True
         ):
             values, times = found["values"], found["step_ms"]
             equal = [times[0] * value / values[0] for value in values]

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from tiny_runs import _compile_fast, run_module, session_folder, tiny_data  # noqa: F401
+from tiny_runs import run_module, tiny_data  # noqa: F401
 
 from attn_jax.benchmark import attention, decode, growth, kinds, presets, roofline, train
 from attn_jax.benchmark import input as pipeline
@@ -220,10 +220,10 @@ def test_all_flags_that_a_kind_reads_exist(run_module):  # noqa: F811
 
 def test_growth_times_every_size_and_draws_it(tmp_path, monkeypatch):
     monkeypatch.setattr(growth, "FACTORS", (1, 2))
-    monkeypatch.setattr(growth, "SIZES", {"width": "width", "batch": "rows"})
+    monkeypatch.setattr(growth, "SIZES", {"batch": "rows"})
     result = growth.run("cpu-char", "causal_lm", "float32", TWO, tmp_path / "growth.svg")
     values = {name: found["values"] for name, found in result["results"].items()}
-    assert values == {"width": [D, 2 * D], "batch": [B, 2 * B]}
+    assert values == {"batch": [B, 2 * B]}
     assert growth.scaled(SIZES, "width", 4).heads == 8
     assert all(len(found["step_ms"]) == 2 for found in result["results"].values())
     assert result["results"]["batch"]["temp_mib"][0] < result["results"]["batch"]["temp_mib"][1]

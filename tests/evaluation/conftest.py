@@ -5,9 +5,7 @@ import numpy as np
 import pytest
 from flax import nnx
 from tiny_runs import (  # noqa: F401
-    _compile_fast,
     lm_run,
-    session_folder,
     tiny_data,
     translation_run,
 )

@@ -4,10 +4,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 from tiny_runs import (  # noqa: F401
-    _compile_fast,
     lm_run,
     run_module,
-    session_folder,
     tiny_data,
     translation_run,
 )

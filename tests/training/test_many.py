@@ -6,6 +6,7 @@ import sys
 import time
 
 import pytest
+from compilation import environment
 
 from attn_jax.errors import InputError
 from attn_jax.training.loop import train
@@ -37,7 +38,8 @@ def test_a_stopped_comparison_saves_what_runs_and_begins_nothing_more(tiny_data,
     started = subprocess.Popen(
         [sys.executable, str(script), str(tiny_data.folder), str(root)],
         cwd=ROOT,
-        env={"PYTHONPATH": str(ROOT), "PATH": "", "HOME": str(tmp_path)},
+        env=environment()
+        | {"PYTHONPATH": f"{ROOT}:{ROOT}/tests", "PATH": "", "HOME": str(tmp_path)},
         stderr=subprocess.PIPE,
         text=True,
     )
