@@ -291,7 +291,8 @@ def validate(config: Config) -> Config:
     check_types(config)
     for problem in _problems(config):
         raise InputError(problem)
-    for section in (config, *vars(config).values()):
+    sections = (getattr(config, item.name) for item in dataclasses.fields(config))
+    for section in (config, *sections):
         object.__setattr__(section, "_frozen", True)
     return config
 

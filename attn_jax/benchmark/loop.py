@@ -40,7 +40,8 @@ def run(config: Config, budget: Budget, name: str) -> dict[str, Any]:
     fields |= {"train.checkpoint_every": LOGS * every // SAVES, "eval.max_items": 1}
     with tempfile.TemporaryDirectory() as folder:
         train(validate(with_fields(config, fields)), Path(folder) / "run")
-        first, *_, last = read_metrics(Path(folder) / "run")
+        lines = read_metrics(Path(folder) / "run")
+    first, *_, last = (line for line in lines if line["split"] == "train")
     tokens, seconds = (last[key] - first[key] for key in ("tokens", "seconds"))
     result = {
         "kind": "loop",

@@ -8,7 +8,7 @@ import pytest
 from flax import nnx
 from tiny_runs import run_module, tiny_data  # noqa: F401
 
-from attn_jax.benchmark import attention, decode, growth, kinds, presets, roofline, train
+from attn_jax.benchmark import attention, decode, growth, kinds, loop, presets, roofline, train
 from attn_jax.benchmark import input as pipeline
 from attn_jax.benchmark.measure import Budget
 from attn_jax.config import ModelConfig
@@ -228,3 +228,17 @@ def test_growth_times_every_size_and_draws_it(tmp_path, monkeypatch):
     assert all(len(found["step_ms"]) == 2 for found in result["results"].values())
     assert result["results"]["batch"]["temp_mib"][0] < result["results"]["batch"]["temp_mib"][1]
     assert "<svg" in (tmp_path / "growth.svg").read_text()
+
+
+def test_loop_compares_the_whole_loop_with_its_step(tiny_data):  # noqa: F811
+    result = loop.run(tiny_data.config(), Budget(steps=12), "tiny")
+    assert result["steps"] == 10  # 6 windows of 2 steps, the first not timed
+    assert result["share_of_step"] == pytest.approx(
+        result["tokens_per_s"] / result["step"]["tokens_per_s"], rel=1e-4
+    )
+    assert result["step"]["steps"] == 12
+
+
+def test_loop_trains_a_preset_on_prose_of_its_own_vocabulary():
+    assert loop.prose(presets.TRAIN["d512"]).tokenizer.vocab_size == 8192
+    assert loop.prose(SIZES).tokenizer.name == "char"
