@@ -4,6 +4,7 @@ import glob
 import importlib.util
 import logging
 import os
+import re
 import sys
 from collections.abc import Callable
 from textwrap import shorten
@@ -83,7 +84,12 @@ def _exit(status: int, message: object) -> None:
 def _parse_flags(argv: list[str]) -> list[str]:
     try:
         rest = flags.FLAGS(argv)
-    except (Exception, SystemExit) as error:  # whatever a config file raises, too
+    except Exception as error:  # whatever a config file raises, too
+        _exit(2, _explain(argv, error))
+    except SystemExit as error:  # of a config file, or of --help
+        path = _given(argv).get("config")
+        if path is None or not _load(path)[1]:
+            sys.exit(0)
         _exit(2, _explain(argv, error))
     if len(rest) > 1:
         _exit(2, f"{rest[1]!r} is not a flag; flags look like --name=value")
@@ -108,7 +114,9 @@ def _explain(argv: list[str], error: Exception) -> str:
         kind = type(fields[name])
         if not _parses(kind, value):
             return f"{name} = {value!r}: expected {kind.__name__}"
-    return str(error).splitlines()[0]
+    line = str(error).splitlines()[0]
+    required = re.match(r"flag --(\w+)=None: .* must have a value other than None", line)
+    return f"--{required[1]}=... is required" if required else line
 
 
 def _given(argv: list[str]) -> dict[str, str]:

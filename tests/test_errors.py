@@ -72,6 +72,7 @@ FLAGS = {
     "too large": (flag("model.d_model", 10**30), f"model.d_model = {10**30}", "to 2147483647"),
     "a section": (flag("model", 3), "config.model: is a section", "--config.model.FIELD=VALUE"),
     "no field": ("--config.=3", "unknown config field ''"),
+    "no GPU": (flag("model.attention", "cudnn"), "'cudnn': needs an NVIDIA GPU"),
     "no wandb": (flag("train.wandb", "true"), "train.wandb = True", "pip install wandb"),
     "width and heads": (
         flag("model.d_model", 18),
@@ -154,8 +155,15 @@ def test_a_run_in_a_process_of_its_own_says_as_little(train_command, tmp_path):
 
 def test_no_config_and_no_workdir(refused, train_command):
     module, config, workdir = train_command()
-    assert "--config" in refused(module, workdir)
-    assert "--workdir" in refused(module, config)
+    assert "--config=... is required" in refused(module, workdir)
+    assert "--workdir=... is required" in refused(module, config)
+
+
+def test_help_is_no_error(run_module):  # noqa: F811
+    done = run_module(TRAIN, "--help")
+    assert done.status == 0
+    assert "--workdir" in done.stdout
+    assert "error" not in done.stderr
 
 
 FILES = {

@@ -69,7 +69,8 @@ def curves(
         axes = figure.subplots()
         ends = {}
         for arm, curve in by_arm.items():
-            axes.plot(curve["steps"], curve["mean"], color=palette[arm], linewidth=2)
+            marker = "o" if len(curve["steps"]) == 1 else None  # one point makes no line
+            axes.plot(curve["steps"], curve["mean"], color=palette[arm], linewidth=2, marker=marker)
             axes.fill_between(
                 curve["steps"], curve["min"], curve["max"], color=palette[arm], alpha=0.18, lw=0
             )

@@ -88,9 +88,19 @@ def overtakes(study: Json) -> list[str]:
 
 
 def _both_sides_against_left(study: Json) -> list[Json]:
+    """Returns the overtakes of a left view by one of both sides, where seeds tell them apart."""
     views = {arm: masks["own_mask"] for arm, masks in study["masks"].items()}
-    wanted = ("bidirectional", "causal")
-    return [x for x in study["overtakes"] if (views[x["wide"]], views[x["narrow"]]) == wanted]
+    told_apart = [
+        {x["a"], x["b"]}
+        for x in study["differences"]
+        if x["metric"] == OWN_BITS and x["n"] > 1 and x["verdict"] != "not told apart"
+    ]
+    return [
+        x
+        for x in study["overtakes"]
+        if (views[x["wide"]], views[x["narrow"]]) == ("bidirectional", "causal")
+        and {x["wide"], x["narrow"]} in told_apart
+    ]
 
 
 def _own_bits(study: Json) -> str:

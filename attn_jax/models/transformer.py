@@ -61,8 +61,10 @@ class Stack(nnx.Module):
     def _loop(self, x_ND: Array, tokens: Tokens, keys: Array | tuple, shared: dict) -> tuple:
         """Applies the blocks; returns the residual stream and each layer's keys and values."""
         layers = []
+        # What is captured must not stay behind in a function that is traced again.
+        wrap = self._rematerialized if shared["capture"] is None else lambda apply: apply
         for i, block in enumerate(self.blocks):
-            apply = self._rematerialized(
+            apply = wrap(
                 lambda x_ND, key, block=block, i=i: block(x_ND, tokens, i, key=key, **shared)
             )
             x_ND, layer_kv = apply(x_ND, keys[i])

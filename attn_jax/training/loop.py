@@ -25,6 +25,7 @@ from attn_jax.data.tokenizers import load_tokenizer
 from attn_jax.errors import WorkError
 from attn_jax.evaluation.evaluators import Evaluation, refuse_unfit
 from attn_jax.files import write_whole
+from attn_jax.models.kernels import check_kernel
 from attn_jax.models.transformer import build_model
 from attn_jax.objectives import make_objective
 from attn_jax.training.checkpoints import Checkpoints
@@ -62,6 +63,7 @@ def train(config: Config, workdir: Path) -> dict[str, Any]:
     open_run(workdir, config, check_only=True)
     if config.train.wandb:
         refuse_missing_wandb()
+    check_kernel(config.model)
     ledger = finished_ledger(workdir, config.train.steps)
     if ledger is not None:
         return ledger

@@ -294,3 +294,13 @@ def test_rematerialization_computes_again_and_a_scan_compiles_one_block(tiny):
     kept = {"remat": "products"}
     assert products < count("dot_general", **kept) < count("dot_general", remat="block")
     assert count(" exp ", **kept) > exponentials
+
+
+def test_capturing_under_rematerialization_and_a_scan_gives_the_same_weights(tiny):
+    found = []
+    for how in ({}, {"remat": "block", "scan_layers": True}):
+        captured = []
+        tiny(**how)(PACKED, capture=captured)
+        found.append([np.asarray(weights) for weights in captured])
+    assert len(found[0]) == 2
+    jax.tree.map(np.testing.assert_array_equal, *found)

@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from attn_jax.errors import InputError
@@ -34,7 +35,7 @@ def attend_cudnn(
       InputError: there is no NVIDIA GPU, or cuDNN does not take this type or head width.
     """
     if implementation == "cudnn":
-        _refuse_unfit(q_BHTK)
+        refuse_unfit(q_BHTK.dtype, q_BHTK.shape[-1])
     (B, H, T), S = q_BHTK.shape[:3], k_BGSK.shape[2]
     seen = visible(queries, keys, window)
     # cuDNN takes even lengths only. The mask is whole over rows and heads, since for a broadcast
@@ -51,12 +52,12 @@ def _even(x: Array, axis: int) -> Array:
     return jnp.pad(x, [(0, x.shape[i] % 2 if i == axis else 0) for i in range(x.ndim)])
 
 
-def _refuse_unfit(q_BHTK: Array) -> None:
-    width = q_BHTK.shape[-1]
+def refuse_unfit(dtype: DTypeLike, width: int) -> None:
+    """Raises InputError if cuDNN cannot run here, or does not take this type or head width."""
     if jax.default_backend() != "gpu":
         problem = f"needs an NVIDIA GPU, and JAX found {jax.default_backend()}"
-    elif q_BHTK.dtype != jnp.bfloat16:
-        problem = f"needs model.dtype = bfloat16, not {q_BHTK.dtype}"
+    elif jnp.dtype(dtype) != jnp.bfloat16:
+        problem = f"needs model.dtype = bfloat16, not {jnp.dtype(dtype)}"
     elif width % 8 or width > 128:
         problem = f"needs a head width that is a multiple of 8, at most 128, not {width}"
     else:
