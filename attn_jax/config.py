@@ -312,7 +312,7 @@ def check_types(config: Config) -> None:
 
 def _typed(name: str, value: Any, kind: type) -> Any:
     """Returns the value of a field as the type that it must have."""
-    if kind is float and type(value) is int:
+    if kind is float and type(value) is int and abs(value) <= MAX_INT:
         value = float(value)
     if type(value) is not kind:
         raise InputError(f"{name} = {value!r}: expected {kind.__name__}")
@@ -371,6 +371,9 @@ def _training_problems(config: Config) -> Iterator[str]:
         yield f"objective.mask_share + random_share = {total:g}: expected at most 1"
     if d.batch_tokens < d.length:
         yield f"data.batch_tokens = {d.batch_tokens}: expected at least data.length = {d.length}"
+    rows = d.batch_tokens // d.length
+    if t.accumulate > rows:
+        yield f"train.accumulate = {t.accumulate}: expected at most {rows}, the rows of a batch"
     if config.optimizer.warmup_steps >= t.steps:
         yield (
             f"optimizer.warmup_steps = {config.optimizer.warmup_steps}: "

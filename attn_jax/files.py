@@ -20,8 +20,9 @@ def read_text(path: Path) -> str:
 
 def read_json(path: Path) -> dict[str, Any]:
     """Returns the object in a JSON file; raises InputError for a missing or a broken file."""
+    text = read_text(path)
     try:
-        value = json.loads(read_text(path))
+        value = json.loads(text)
     except ValueError as error:
         raise InputError(f"{path}: not valid JSON ({error})") from error
     if not isinstance(value, dict):

@@ -60,12 +60,16 @@ def _guard(main: Callable[[], None]) -> None:
         _exit(2, error)
     except WorkError as error:
         _exit(1, error)
+    except (FileExistsError, IsADirectoryError, NotADirectoryError) as error:
+        _exit(2, f"{error.filename}: in the way ({error.strerror})")
     except OSError as error:
         _exit(1, f"{error}; files already written are whole, and the same command goes on")
     except (MemoryError, jax.errors.JaxRuntimeError) as error:
-        if isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" not in str(error):
+        full = isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error)
+        if not full and "Out of memory" not in str(error):
             raise
-        _exit(1, f"out of memory ({shorten(str(error), 120)}); make the model or batches smaller")
+        advice = "make the model or batches smaller, in another workdir"
+        _exit(1, f"out of memory ({shorten(str(error), 120)}); {advice}")
 
 
 def use_compilation_cache() -> None:

@@ -30,7 +30,7 @@ flags.DEFINE_string("preset", None, "cpu-char, gpu-char, d512 (train); tiny, bas
 flags.DEFINE_string("objective", "causal_lm", "causal_lm or masked_lm, of a preset.")
 flags.DEFINE_string("dtype", "float32", "float32 or bfloat16.")
 flags.DEFINE_integer("steps", 0, "Timed steps; 0: as many as fit.", lower_bound=0)
-flags.DEFINE_float("seconds", 15.0, "To spend on timing, if steps is 0.", lower_bound=0.0)
+flags.DEFINE_float("seconds", 15.0, "To spend on timing, if steps is 0.", 0.0, 1e6)
 flags.DEFINE_list("T", ["1024", "2048", "4096"], "Sequence lengths.")
 flags.DEFINE_list("kernels", ["dense"], ", ".join(attention.KERNELS))
 flags.DEFINE_string("picture", None, "growth: an SVG file to draw.")
@@ -52,6 +52,9 @@ def _measure(f: flags.FlagValues, what: str, budget: Budget) -> dict:
     if what == "roofline":
         return roofline.run(f.dtype)
     if what == "attention":
+        for name in ("T", "kernels"):
+            if not f[name].value:
+                raise InputError(f"{name}: expected at least one")
         lengths = [presets.whole_number("T", length) for length in f.T]
         return attention.run(f.kernels, lengths, f.documents, f.dtype, budget)
     if what == "decode":
@@ -59,6 +62,8 @@ def _measure(f: flags.FlagValues, what: str, budget: Budget) -> dict:
         return decode.run(f.preset, shape, budget, f.dtype)
     if what == "growth":
         picture = Path(f.picture) if f.picture else None
+        if picture is not None and not picture.absolute().parent.is_dir():
+            raise InputError(f"picture = {f.picture!r}: no such folder")
         return growth.run(f.preset, f.objective, f.dtype, budget, picture)
     if what in ("train", "loop") and f.preset is not None:
         sizes = presets.choose("preset", f.preset, presets.TRAIN)

@@ -21,7 +21,7 @@ WORKDIR = flags.DEFINE_string("workdir", None, "Run directory.")
 STEP = flags.DEFINE_integer("step", 0, "Checkpoint; 0 is the newest.")
 INPUT = flags.DEFINE_string("input", "-", "Text, one item a line; - is stdin.")
 OUTPUT = flags.DEFINE_string("output", "-", "Where to write, one item a line; - is stdout.")
-MAX_NEW = flags.DEFINE_integer("max_new", 64, "Most tokens written a line.", lower_bound=1)
+MAX_NEW = flags.DEFINE_integer("max_new", 64, "Most tokens written a line.", 1, 2**20)
 flags.mark_flag_as_required("workdir")
 
 

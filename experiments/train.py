@@ -41,7 +41,7 @@ def main() -> None:
 def _join() -> None:
     try:
         jax.distributed.initialize(COORDINATOR.value, NUM_PROCESSES.value, PROCESS_ID.value)
-    except (ValueError, RuntimeError) as error:
+    except Exception as error:  # JAX has many for a wrong address or number
         needed = "--coordinator=HOST:PORT, --num_processes and --process_id"
         raise InputError(f"distributed: {error}; set {needed}") from error
 

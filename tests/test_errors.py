@@ -72,6 +72,7 @@ FLAGS = {
     "too large": (flag("model.d_model", 10**30), f"model.d_model = {10**30}", "to 2147483647"),
     "a section": (flag("model", 3), "config.model: is a section", "--config.model.FIELD=VALUE"),
     "no field": ("--config.=3", "unknown config field ''"),
+    "more pieces than rows": (flag("train.accumulate", 5), "train.accumulate = 5", "at most 4"),
     "no GPU": (flag("model.attention", "cudnn"), "'cudnn': needs an NVIDIA GPU"),
     "no wandb": (flag("train.wandb", "true"), "train.wandb = True", "pip install wandb"),
     "width and heads": (
@@ -204,6 +205,7 @@ def get_config():
 """
 
 TYPES = {
+    "huge": ("optimizer.b1", 10**400, ": expected float"),
     "float for int": ("model.d_ff", 16.0, "model.d_ff = 16.0: expected int"),
     "text for int": ("train.steps", "'9'", "train.steps = '9': expected int"),
     "nothing": ("optimizer.b1", None, "optimizer.b1 = None: expected float"),
@@ -447,7 +449,7 @@ def test_want_of_memory_has_status_1(run_module, train_command):  # noqa: F811
     done = run_module(*train_command(**LM), before=MEMORY)
     assert done.status == 1
     assert done.stderr.startswith("error: out of memory (RESOURCE_EXHAUSTED: ")
-    assert done.stderr.endswith("make the model or batches smaller\n")
+    assert done.stderr.endswith("in another workdir\n")
 
 
 FULL_DISK_IN_ORBAX = """
@@ -483,6 +485,11 @@ def test_damaged_checkpoints(run_module, train_command, lm_run, tmp_path):  # no
         assert done.status == 2
         line = done.stderr.splitlines()[-1]
         assert f"error: {run}/checkpoints/12: damaged checkpoint" in line
+    shutil.copytree(lm_run / "checkpoints/12", run / "checkpoints/12", dirs_exist_ok=True)
+    (run / "checkpoints/12/totals/metadata").write_text('{"tokens": "x"}')
+    done = run_module(*train_command(**LM))
+    assert done.status == 2
+    assert "checkpoints/12: damaged checkpoint (expected tokens, targets" in done.stderr
     shutil.rmtree(run / "checkpoints/12")
     assert run_module(*train_command(**LM)).status == 0
     shutil.rmtree(run / "checkpoints")

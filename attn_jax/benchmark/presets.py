@@ -58,9 +58,9 @@ def choose(name: str, value: str | None, allowed: Mapping[str, Any]) -> Any:
 
 
 def whole_number(name: str, value: str) -> int:
-    """Returns a positive whole number; raises InputError for anything else."""
-    if not value.strip().isdecimal() or int(value) < 1:
-        raise InputError(f"{name} = {value!r}: expected whole numbers of at least 1")
+    """Returns a whole number from 1 to 2^20; raises InputError for anything else."""
+    if not value.strip().isdecimal() or not 1 <= int(value) <= 2**20:
+        raise InputError(f"{name} = {value!r}: expected whole numbers from 1 to {2**20}")
     return int(value)
 
 

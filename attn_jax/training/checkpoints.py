@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from attn_jax.errors import InputError, WorkError
+from attn_jax.training.reporter import Totals
 from attn_jax.training.state import TrainState
 
 
@@ -42,7 +44,7 @@ class Checkpoints:
             self._manager.wait_until_finished()
         return self._manager.latest_step()
 
-    def save(self, state: TrainState, iterator: Any, totals: dict[str, Any]) -> None:
+    def save(self, state: TrainState, iterator: Any, totals: Totals) -> None:
         """Starts saving; the caller may donate the state at once.
 
         Raises:
@@ -54,12 +56,12 @@ class Checkpoints:
         args = ocp.args.Composite(
             state=ocp.args.StandardSave(state),
             data=grain.checkpoint.CheckpointSave(iterator),
-            totals=ocp.args.JsonSave(totals),
+            totals=ocp.args.JsonSave(asdict(totals)),
         )
         with self._saving():
             self._manager.save(int(state.step), args=args, force=True)
 
-    def restore(self, like: TrainState, iterator: Any) -> tuple[TrainState, dict[str, Any]]:
+    def restore(self, like: TrainState, iterator: Any) -> tuple[TrainState, Totals]:
         """Returns the newest state and totals, and moves `iterator` to where it was.
 
         Raises:
@@ -73,7 +75,7 @@ class Checkpoints:
         )
         with self._reading(step):
             restored = self._manager.restore(step, args=args)
-        return restored.state, restored.totals
+            return restored.state, Totals.of(restored.totals)
 
     def restore_params(self, like: dict, step: int = 0) -> tuple[dict, int]:
         """Returns the parameters at `step` (0: the newest) and that step.

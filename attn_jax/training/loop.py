@@ -5,7 +5,6 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -103,8 +102,7 @@ class _Run:
         texts = self._texts()
         with Checkpoints(self.workdir, t.keep_checkpoints) as checkpoints:
             if checkpoints.latest is not None:
-                state, restored = checkpoints.restore(state, texts)
-                totals = Totals(**restored)
+                state, totals = checkpoints.restore(state, texts)
             start = int(state.step)
             log = MetricsLog(self.workdir, start, t.wandb) if self.is_main else None
             name = "/".join(self.workdir.parts[-2:])
@@ -188,7 +186,7 @@ class _Run:
         norm = {"parameters": _norm(state.params)}
         refuse_not_finite(step, self.parallel.get(sums) | norm)
         reporter.totals.seconds = reporter.seconds()
-        checkpoints.save(state, texts, asdict(reporter.totals))
+        checkpoints.save(state, texts, reporter.totals)
         reporter.skip_time()
 
     def _finish(self, state: TrainState, totals: Totals) -> dict[str, Any]:

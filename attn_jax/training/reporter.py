@@ -2,7 +2,7 @@
 
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import optax
@@ -19,6 +19,16 @@ class Totals:
     tokens: int = 0  # of text, padding not counted
     targets: float = 0.0  # loss-bearing tokens, up to the last logged step
     seconds: float = 0.0  # in the loop, evaluation and checkpoints included
+
+    @classmethod
+    def of(cls, values: Any) -> "Totals":
+        """Returns the totals that `asdict` gave; raises ValueError for anything else."""
+        names = [field.name for field in fields(cls)]
+        if not isinstance(values, dict) or sorted(values) != sorted(names):
+            raise ValueError(f"expected {', '.join(names)}, not {values!r}")
+        if not all(isinstance(x, int | float) and math.isfinite(x) for x in values.values()):
+            raise ValueError(f"expected finite numbers, not {values!r}")
+        return cls(**values)
 
 
 class Reporter:

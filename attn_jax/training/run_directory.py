@@ -126,7 +126,8 @@ def finished_ledger(workdir: Path, steps: int) -> dict[str, Any] | None:
     if not path.exists() or not eval_path(workdir, steps).exists():
         return None
     ledger = read_json(path)
-    return ledger if ledger.get("finished") and ledger.get("step") == steps else None
+    whole = ledger.get("finished") is True and isinstance(ledger.get("seconds"), int | float)
+    return ledger if whole and ledger.get("step") == steps else None
 
 
 def eval_path(workdir: Path, step: int) -> Path:

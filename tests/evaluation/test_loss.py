@@ -96,7 +96,7 @@ def test_translation_equals_a_loop_over_pairs(tiny_data, make_subject):
 @pytest.mark.parametrize("objective", ["causal_lm", "masked_lm"])
 def test_the_size_of_batches_does_not_matter(tiny_data, make_subject, objective):
     results = []
-    for batch_tokens in (16, 112):
+    for batch_tokens in (32, 112):
         fields = {"objective.name": objective, "model.architecture": ARCHITECTURE_OF[objective]}
         fields |= {"data.batch_tokens": batch_tokens, "eval.max_items": 0}
         config = tiny_data.config(**fields)

@@ -276,10 +276,11 @@ def test_scanned_and_rematerialized_layers_have_the_same_parameters_and_results(
     fields = {"architecture": "encoder_decoder", "dropout": 0.2, "norm": "rms"}
     fields |= {"activation": "relu", "positions": "none"}
     expected = values_and_gradients(tiny(**fields), PACKED, SOURCE)
-    model = tiny(**fields, scan_layers=True, remat="block")
-    assert jax.tree.structure(nnx.state(model)) == jax.tree.structure(nnx.state(tiny(**fields)))
-    got = values_and_gradients(model, PACKED, SOURCE)
-    jax.tree.map(partial(np.testing.assert_allclose, atol=1e-5), got, expected)
+    for how in ({"scan_layers": True, "remat": "block"}, {"remat": "products"}):
+        model = tiny(**fields, **how)
+        assert jax.tree.structure(nnx.state(model)) == jax.tree.structure(nnx.state(tiny(**fields)))
+        got = values_and_gradients(model, PACKED, SOURCE)
+        jax.tree.map(partial(np.testing.assert_allclose, atol=1e-5), got, expected)
 
 
 def test_rematerialization_computes_again_and_a_scan_compiles_one_block(tiny):
