@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from tiny_runs import ROOT, run_module  # noqa: F401
+from tiny_runs import ROOT, run_module
 
 from attn_jax.comparison.arms import Study, plan, studies
 from attn_jax.config import (

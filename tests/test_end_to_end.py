@@ -5,7 +5,7 @@ import signal
 import time
 
 import pytest
-from tiny_runs import (  # noqa: F401
+from tiny_runs import (
     LM,
     SMALL,
     TRANSLATION,
@@ -27,7 +27,7 @@ def succeed(run, module, *args, **options):
     return done
 
 
-def test_train_then_evaluate(run_module, tiny_data, tmp_path):  # noqa: F811
+def test_train_then_evaluate(run_module, tiny_data, tmp_path):
     """The last line that `evaluate` prints is JSON, equal to what training left."""
     config, workdir = tmp_path / "config.py", tmp_path / "run"
     tiny_data.config_file(config, **LM)
@@ -71,7 +71,7 @@ def test_train_then_evaluate(run_module, tiny_data, tmp_path):  # noqa: F811
     assert other["results"]["loss"]["loss"] != found["results"]["loss"]["loss"]
 
 
-def test_translate_a_file_line_by_line(run_module, translation_run, tmp_path):  # noqa: F811
+def test_translate_a_file_line_by_line(run_module, translation_run, tmp_path):
     source, output = tmp_path / "source.txt", tmp_path / "output.txt"
     source.write_text("001 one\n\n002 six two one\n000 one\n001 one\n")
     command = ("experiments.generate", f"--workdir={translation_run}", "--max_new=9")
@@ -86,7 +86,7 @@ def test_translate_a_file_line_by_line(run_module, translation_run, tmp_path):  
     assert done.stdout == output.read_text()
 
 
-def test_a_language_model_continues_each_line(run_module, lm_run):  # noqa: F811
+def test_a_language_model_continues_each_line(run_module, lm_run):
     command = ("experiments.generate", f"--workdir={lm_run}", "--max_new=4", "--step=5")
     done = succeed(run_module, *command, stdin="one two\n  \nthree\n")
     lines = done.stdout.split("\n")
@@ -133,7 +133,7 @@ KILL = """
 
 
 @pytest.fixture(scope="module")
-def study_file(tiny_data):  # noqa: F811
+def study_file(tiny_data):
     path = tiny_data.folder / "study.py"
     base = tiny_data.config(**LM | {"eval.evaluators": "loss,shared_positions"})
     path.write_text(STUDY.format(base=to_dict(base)))
@@ -141,7 +141,7 @@ def study_file(tiny_data):  # noqa: F811
 
 
 @pytest.fixture(scope="module")
-def compared(run_module, study_file):  # noqa: F811
+def compared(run_module, study_file):
     """A finished comparison of two arms with two seeds, trained side by side; how it ended."""
     root = study_file.parent / "compared"
     command = ("experiments.compare", f"--config={study_file}", f"--workdir={root}")
@@ -181,7 +181,7 @@ def test_compare_writes_runs_and_a_report(compared):
     assert report.rstrip().endswith("</html>")
 
 
-def test_a_second_start_trains_nothing(run_module, compared):  # noqa: F811
+def test_a_second_start_trains_nothing(run_module, compared):
     root, command, _ = compared
     kept = lambda: {p: c for p, c in contents(root).items() if p.parent != root}  # noqa: E731
     before, numbers, start = kept(), numbers_of(root), time.monotonic()
@@ -193,7 +193,7 @@ def test_a_second_start_trains_nothing(run_module, compared):  # noqa: F811
 
 
 @pytest.mark.slow
-def test_a_comparison_that_was_killed_goes_on(run_module, compared, study_file, tmp_path):  # noqa: F811
+def test_a_comparison_that_was_killed_goes_on(run_module, compared, study_file, tmp_path):
     root = tmp_path / "killed"
     command = ("experiments.compare", f"--config={study_file}", f"--workdir={root}", "--workers=1")
     done = run_module(*command, before=KILL.format(root=root))
@@ -207,7 +207,7 @@ def test_a_comparison_that_was_killed_goes_on(run_module, compared, study_file, 
     assert numbers_of(root) == numbers_of(compared[0])
 
 
-def test_fewer_seeds_can_be_reported(run_module, compared):  # noqa: F811
+def test_fewer_seeds_can_be_reported(run_module, compared):
     root, command, _ = compared
     succeed(run_module, *command, "--seeds=1")
     assert read_json(root / "comparison.json")["tiny"]["seeds"] == [1]

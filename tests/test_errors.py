@@ -6,22 +6,23 @@ import subprocess
 import sys
 
 import pytest
-from tiny_runs import (  # noqa: F401
+from tiny_runs import (
     LM,
     ROOT,
+    TRAIN,
     TRANSLATION,
     contents,
+    flag,
     lm_run,
     run_module,
     tiny_data,
+    train_command,
     translation_run,
 )
 
-TRAIN = "experiments.train"
-
 
 @pytest.fixture
-def refused(run_module, tmp_path):  # noqa: F811
+def refused(run_module, tmp_path):
     """Runs a command that must be refused, and returns the line that it leaves."""
 
     def run(module, *args, **options):
@@ -36,21 +37,6 @@ def refused(run_module, tmp_path):  # noqa: F811
         return done.stderr
 
     return run
-
-
-@pytest.fixture
-def train_command(tiny_data, tmp_path):  # noqa: F811
-    """Returns a function that gives the arguments of a run, with flags and fields changed."""
-
-    def make(*flags, **changes):
-        file = tiny_data.config_file(tmp_path / "experiment.py", **changes)
-        return (TRAIN, f"--config={file}", f"--workdir={tmp_path / 'run'}", *flags)
-
-    return make
-
-
-def flag(name, value):
-    return f"--config.{name}={value}"
 
 
 FLAGS = {
@@ -160,7 +146,7 @@ def test_no_config_and_no_workdir(refused, train_command):
     assert "--workdir=... is required" in refused(module, config)
 
 
-def test_help_is_no_error(run_module):  # noqa: F811
+def test_help_is_no_error(run_module):
     done = run_module(TRAIN, "--help")
     assert done.status == 0
     assert "--workdir" in done.stdout
@@ -262,7 +248,7 @@ def test_parallel_files_of_different_lengths(refused, train_command, tmp_path):
     assert "1 paths, expected 2" in line
 
 
-def test_the_directory_of_another_run(run_module, train_command, lm_run, tiny_data):  # noqa: F811
+def test_the_directory_of_another_run(run_module, train_command, lm_run, tiny_data):
     before = contents(lm_run)
     _, config, _ = train_command(**LM)
     flags = (flag("optimizer.b2", 0.5), flag("model.d_ff", 48))
@@ -307,7 +293,7 @@ EVALUATE = {
 
 
 @pytest.mark.parametrize("case", EVALUATE)
-def test_evaluate(refused, lm_run, case):  # noqa: F811
+def test_evaluate(refused, lm_run, case):
     before = contents(lm_run)
     flags, *expected = EVALUATE[case]
     line = refused("experiments.evaluate", f"--workdir={lm_run}", *flags)
@@ -316,7 +302,7 @@ def test_evaluate(refused, lm_run, case):  # noqa: F811
     assert contents(lm_run) == before
 
 
-def test_evaluate_on_data_of_another_kind(refused, lm_run, tiny_data):  # noqa: F811
+def test_evaluate_on_data_of_another_kind(refused, lm_run, tiny_data):
     files = flag("data.train_files", f"{tiny_data.source},{tiny_data.target}")
     flags = (flag("data.name", "parallel_files"), files)
     line = refused("experiments.evaluate", f"--workdir={lm_run}", *flags)
@@ -331,7 +317,7 @@ def test_pairs_that_are_all_too_long_for_evaluation(refused, train_command, tmp_
     assert "data.length = 24: all 1 pairs of the validation split are longer" in line
 
 
-def test_generate(refused, lm_run, tmp_path):  # noqa: F811
+def test_generate(refused, lm_run, tmp_path):
     source, command = tmp_path / "source.txt", ("experiments.generate", f"--workdir={lm_run}")
     source.write_text("one\n")
     line = refused(*command, f"--input={tmp_path}/none.txt", "--output=-")
@@ -349,7 +335,7 @@ def test_generate(refused, lm_run, tmp_path):  # noqa: F811
     assert "not a run directory" in line
 
 
-def test_a_masked_lm_cannot_generate(refused, lm_run, tmp_path):  # noqa: F811
+def test_a_masked_lm_cannot_generate(refused, lm_run, tmp_path):
     masked = tmp_path / "masked"
     shutil.copytree(lm_run, masked)  # of the same parameters, one for one
     record = json.loads((masked / "config.json").read_text())
@@ -388,7 +374,7 @@ ARMS = {
 
 
 @pytest.mark.parametrize("case", ARMS)
-def test_compare(refused, tiny_data, tmp_path, case):  # noqa: F811
+def test_compare(refused, tiny_data, tmp_path, case):
     from attn_jax.config import to_dict
 
     arms, expected = ARMS[case]
@@ -403,120 +389,3 @@ def test_compare_seeds(refused, tmp_path):
     for seeds in ("0,x", "1,1"):
         line = refused(*command, f"--workdir={tmp_path / 'run'}", f"--seeds={seeds}")
         assert f"seeds = {seeds!r}" in line
-
-
-STOP = """
-    import os, signal
-    from attn_jax.training import loop
-    read = loop.read_tokens
-    loop.read_tokens = lambda text: (os.kill(os.getpid(), signal.SIGTERM), read(text))[1]
-"""
-
-
-def test_a_stopped_run_has_status_1(run_module, train_command, tmp_path):  # noqa: F811
-    done = run_module(*train_command(**LM), before=STOP)
-    assert done.status == 1
-    line = done.stderr.splitlines()[-1]  # the progress bar comes before it
-    assert line.startswith("error: stopped by a signal after step 1 of 12")
-    assert f"{tmp_path / 'run'}/checkpoints" in line
-    assert "the same command goes on" in line
-    assert "Traceback" not in done.stderr
-
-
-DIVERGE = ("optimizer.name=sgd", "optimizer.learning_rate=1e30", "optimizer.clip_norm=0")
-
-
-def test_a_run_that_diverges_has_status_1(run_module, train_command):  # noqa: F811
-    flags = [f"--config.{field}" for field in DIVERGE]
-    done = run_module(*train_command(*flags, **LM))
-    assert done.status == 1
-    assert "not finite at step" in done.stderr.splitlines()[-1]
-    assert "Traceback" not in done.stderr
-
-
-MEMORY = """
-    import jax
-    from attn_jax.training import loop
-
-    def fail(*_):
-        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes.")
-
-    loop.make_optimizer = fail
-"""
-
-
-def test_want_of_memory_has_status_1(run_module, train_command):  # noqa: F811
-    done = run_module(*train_command(**LM), before=MEMORY)
-    assert done.status == 1
-    assert done.stderr.startswith("error: out of memory (RESOURCE_EXHAUSTED: ")
-    assert done.stderr.endswith("in another workdir\n")
-
-
-FULL_DISK_IN_ORBAX = """
-    import orbax.checkpoint as ocp
-
-    def fail(self, directory, *args, **kwargs):
-        raise ValueError("RESOURCE_EXHAUSTED: error writing; " + "details " * 99)
-
-    ocp.StandardCheckpointHandler.async_save = fail
-"""
-
-
-def test_a_full_disk_in_a_checkpoint_has_status_1(run_module, train_command, tmp_path):  # noqa: F811
-    done = run_module(*train_command(**LM), before=FULL_DISK_IN_ORBAX)
-    assert done.status == 1
-    line = done.stderr.splitlines()[-1]
-    assert f"{tmp_path / 'run'}/checkpoints: a checkpoint cannot be written" in line
-    assert "none is whole yet" in line
-    assert len(line) < 400
-    assert "Traceback" not in done.stderr
-
-
-def test_damaged_checkpoints(run_module, train_command, lm_run, tmp_path):  # noqa: F811
-    """One line that names the folder; without it, training goes on from the one before."""
-    run = tmp_path / "run"
-    shutil.copytree(lm_run, run)
-    (run / "ledger.json").unlink()
-    for file in (run / "checkpoints/12/state").rglob("*"):
-        if file.is_file():
-            file.write_bytes(b"")
-    for command in (train_command(**LM), ("experiments.evaluate", f"--workdir={run}")):
-        done = run_module(*command)
-        assert done.status == 2
-        line = done.stderr.splitlines()[-1]
-        assert f"error: {run}/checkpoints/12: damaged checkpoint" in line
-    shutil.copytree(lm_run / "checkpoints/12", run / "checkpoints/12", dirs_exist_ok=True)
-    (run / "checkpoints/12/totals/metadata").write_text('{"tokens": "x"}')
-    done = run_module(*train_command(**LM))
-    assert done.status == 2
-    assert "checkpoints/12: damaged checkpoint (expected tokens, targets" in done.stderr
-    shutil.rmtree(run / "checkpoints/12")
-    assert run_module(*train_command(**LM)).status == 0
-    shutil.rmtree(run / "checkpoints")
-    (run / "checkpoints").touch()
-    done = run_module("experiments.evaluate", f"--workdir={run}")
-    assert (done.status, done.stderr.count("\n")) == (2, 1)
-    assert f"{run}/checkpoints: is a file" in done.stderr
-
-
-FULL_DISK = """
-    from attn_jax.training import loop
-
-    def fail(path, text):
-        raise OSError(28, "No space left on device", str(path))
-
-    loop.write_whole = fail
-"""
-
-
-def test_a_full_disk_has_status_1(run_module, train_command, tmp_path):  # noqa: F811
-    done = run_module(*train_command(**LM), before=FULL_DISK)
-    assert done.status == 1
-    line = done.stderr.splitlines()[-1]
-    assert "No space left on device" in line
-    assert "the same command goes on" in line
-    assert "Traceback" not in done.stderr
-    # It does, from the last step.
-    done = run_module(*train_command(**LM))
-    assert done.status == 0
-    assert (tmp_path / "run/ledger.json").exists()

@@ -21,6 +21,7 @@ from attn_jax.config import Config, to_dict, validate, with_fields
 from attn_jax.training.loop import train
 
 ROOT = Path(__file__).parent.parent
+TRAIN = "experiments.train"
 TIME_KEYS = ("seconds", "tokens_per_s")
 WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
 SMALL = {
@@ -118,6 +119,21 @@ def translation_run(tiny_data):
     workdir = tiny_data.folder / "translation_run"
     train(tiny_data.config(**TRANSLATION), workdir)
     return workdir
+
+
+@pytest.fixture
+def train_command(tiny_data, tmp_path):
+    """Returns a function that gives the arguments of a run, with flags and fields changed."""
+
+    def make(*flags, **changes):
+        file = tiny_data.config_file(tmp_path / "experiment.py", **changes)
+        return (TRAIN, f"--config={file}", f"--workdir={tmp_path / 'run'}", *flags)
+
+    return make
+
+
+def flag(name, value):
+    return f"--config.{name}={value}"
 
 
 def read_lines(workdir):

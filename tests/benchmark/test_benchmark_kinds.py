@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from tiny_runs import run_module, tiny_data  # noqa: F401
+from tiny_runs import run_module, tiny_data
 
 from attn_jax.benchmark import attention, decode, growth, kinds, loop, presets, roofline, train
 from attn_jax.benchmark import input as pipeline
@@ -133,7 +133,7 @@ def test_a_linear_fit_by_hand():
     assert square["worst_share"] > 0.05
 
 
-def test_the_input_pipeline_counts_tokens(tiny_data):  # noqa: F811
+def test_the_input_pipeline_counts_tokens(tiny_data):
     result = pipeline.run(tiny_data.config(), TWO, "tiny")
     assert result.keys() >= KEYS
     assert result["tokens_per_s"] == pytest.approx(
@@ -142,7 +142,7 @@ def test_the_input_pipeline_counts_tokens(tiny_data):  # noqa: F811
     assert 0 < result["tokens_per_step"] <= 64  # data.batch_tokens
 
 
-def test_a_config_is_trained_on_its_own_data(tiny_data):  # noqa: F811
+def test_a_config_is_trained_on_its_own_data(tiny_data):
     work = train.real(tiny_data.config())
     assert len(work.texts) == train.BATCHES
     assert work.vocab_size == 262  # bytes, and the special ones
@@ -201,7 +201,7 @@ def test_what_is_wrong_is_said_in_one_line(start):
     assert "\n" not in str(refusal.value)
 
 
-def test_the_runner_takes_the_kind_as_its_first_argument(run_module, tiny_data, tmp_path):  # noqa: F811
+def test_the_runner_takes_the_kind_as_its_first_argument(run_module, tiny_data, tmp_path):
     file = tiny_data.config_file(tmp_path / "experiment.py")
     done = run_module("experiments.benchmark", "input", f"--config={file}", "--steps=2")
     assert done.status == 0, done.stderr
@@ -212,7 +212,7 @@ def test_the_runner_takes_the_kind_as_its_first_argument(run_module, tiny_data, 
     assert done.stderr.count("\n") == 1
 
 
-def test_all_flags_that_a_kind_reads_exist(run_module):  # noqa: F811
+def test_all_flags_that_a_kind_reads_exist(run_module):
     names = {name for read in kinds.READ.values() for name in read}
     help_text = run_module("experiments.benchmark", "--help").stdout
     assert not [name for name in names if f"--{name}:" not in help_text.replace("[no]", "")]
@@ -230,7 +230,7 @@ def test_growth_times_every_size_and_draws_it(tmp_path, monkeypatch):
     assert "<svg" in (tmp_path / "growth.svg").read_text()
 
 
-def test_loop_compares_the_whole_loop_with_its_step(tiny_data):  # noqa: F811
+def test_loop_compares_the_whole_loop_with_its_step(tiny_data):
     result = loop.run(tiny_data.config(), Budget(steps=12), "tiny")
     assert result["steps"] == 10  # 6 windows of 2 steps, the first not timed
     assert result["share_of_step"] == pytest.approx(

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 from flax import nnx
-from tiny_runs import (  # noqa: F401
+from tiny_runs import (
     lm_run,
     tiny_data,
     translation_run,

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 import pytest
-from tiny_runs import (  # noqa: F401
+from tiny_runs import (
     lm_run,
     run_module,
     tiny_data,

@@ -11,7 +11,7 @@ from compilation import environment
 from attn_jax.errors import InputError
 from attn_jax.training.loop import train
 from attn_jax.training.run_directory import locked, open_run
-from tests.tiny_runs import ROOT, tiny_data  # noqa: F401
+from tests.tiny_runs import ROOT, tiny_data
 
 SCRIPT = """
 import sys
@@ -31,7 +31,7 @@ if __name__ == "__main__":
 """
 
 
-def test_a_stopped_comparison_saves_what_runs_and_begins_nothing_more(tiny_data, tmp_path):  # noqa: F811
+def test_a_stopped_comparison_saves_what_runs_and_begins_nothing_more(tiny_data, tmp_path):
     script = tmp_path / "many.py"
     script.write_text(SCRIPT)
     root = tmp_path / "runs"
@@ -65,7 +65,7 @@ def test_a_directory_has_one_trainer(tmp_path):
         assert (tmp_path / "config.json").read_text() == "{}"
 
 
-def test_what_a_kill_left_half_written_is_no_obstacle(tiny_data, tmp_path):  # noqa: F811
+def test_what_a_kill_left_half_written_is_no_obstacle(tiny_data, tmp_path):
     (tmp_path / "config.json.partial").write_text("{")
     config = tiny_data.config(train__steps=4)
     open_run(tmp_path, config)
