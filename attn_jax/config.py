@@ -244,14 +244,15 @@ def names_in(text: str) -> list[str]:
 
 def set_field(config: Any, name: str, value: Any) -> None:
     """Sets the dotted field `name`; raises InputError for an unknown name or a wrong type."""
-    known = flatten(config)
-    if name not in known:
-        raise InputError(f"unknown config field {name!r}{nearest(name, known)}")
-    value = _typed(name, value, type(known[name]))
     *sections, last = name.split(".")
+    holder = config
     for section in sections:
-        config = getattr(config, section)
-    setattr(config, last, value)
+        holder = getattr(holder, "__dict__", {}).get(section)
+    old = getattr(holder, "__dict__", {}).get(last)
+    is_field = last in getattr(holder, "__dataclass_fields__", {})
+    if not is_field or dataclasses.is_dataclass(old):
+        raise InputError(f"unknown config field {name!r}{nearest(name, flatten(config))}")
+    setattr(holder, last, _typed(name, value, type(old)))
 
 
 def with_fields(config: Config, changes: dict[str, Any]) -> Config:

@@ -142,9 +142,9 @@ def study_file(tiny_data):
 
 @pytest.fixture(scope="module")
 def compared(run_module, study_file):
-    """A finished comparison of two arms with two seeds, trained side by side; how it ended."""
+    """A finished comparison of two arms with two seeds, trained one by one; how it ended."""
     root = study_file.parent / "compared"
-    command = ("experiments.compare", f"--config={study_file}", f"--workdir={root}")
+    command = ("experiments.compare", f"--config={study_file}", f"--workdir={root}", "--workers=1")
     return root, command, succeed(run_module, *command)
 
 
