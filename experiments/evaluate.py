@@ -1,6 +1,7 @@
 """Evaluates a checkpoint; the last line of stdout is one JSON object.
 
-python -m experiments.evaluate --workdir=DIR [--step=N] [--evaluators=a,b] [--config.eval.KEY=VALUE]
+python -m experiments.evaluate --workdir=DIR [--step=N] [--average_last=10] [--evaluators=a,b]
+    [--config.eval.KEY=VALUE]
 """
 
 import json
@@ -19,13 +20,14 @@ from attn_jax.training.restore import restore_run
 launch.define_changes("Changes to eval and data.")
 WORKDIR = flags.DEFINE_string("workdir", None, "Run directory.")
 STEP = flags.DEFINE_integer("step", 0, "Checkpoint; 0 is the newest.")
+AVERAGE = flags.DEFINE_integer("average_last", 1, "Checkpoints to average, up to that one.", 1)
 EVALUATORS = flags.DEFINE_string("evaluators", "", "Comma-separated; empty: those of the run.")
 flags.mark_flag_as_required("workdir")
 
 
 def main() -> None:
     """Evaluates as the flags say."""
-    run = restore_run(Path(WORKDIR.value), STEP.value)
+    run = restore_run(Path(WORKDIR.value), STEP.value, AVERAGE.value)
     changes = config_flags.get_override_values(flags.FLAGS["config"])
     for name in changes:
         if name.split(".")[0] not in ("eval", "data"):
@@ -35,7 +37,8 @@ def main() -> None:
     config = validate(with_fields(run.config, changes | {"eval.curve": "loss"}))
     dataset = open_dataset(config, run.tokenizer)
     results = Evaluation(config, dataset, run.objective, run.graph).run(run.params)
-    print(json.dumps({"workdir": WORKDIR.value, "step": run.step, "results": results}))
+    which = {"workdir": WORKDIR.value, "step": run.step, "averaged": run.steps}
+    print(json.dumps(which | {"results": results}))
 
 
 if __name__ == "__main__":

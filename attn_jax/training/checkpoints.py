@@ -77,25 +77,38 @@ class Checkpoints:
             restored = self._manager.restore(step, args=args)
             return restored.state, Totals.of(restored.totals)
 
-    def restore_params(self, like: dict, step: int = 0) -> tuple[dict, int]:
-        """Returns the parameters at `step` (0: the newest) and that step.
+    def steps_up_to(self, step: int = 0, count: int = 1) -> list[int]:
+        """Returns the last `count` steps saved, none after `step` (0: the newest).
 
         Raises:
-          InputError: there is no such checkpoint (names the steps there are), or it is damaged.
+          InputError: `step` was not saved, or too few were; names the steps there are.
         """
-        steps = self._manager.all_steps()
-        step = step or self.latest or 0
-        if step not in steps:
-            there = ", ".join(map(str, sorted(steps))) or "none"
+        steps = sorted(self._manager.all_steps())
+        until = [saved for saved in steps if saved <= (step or self.latest or 0)]
+        there = ", ".join(map(str, steps)) or "none"
+        if not until or (step and until[-1] != step):
             raise InputError(
                 f"no checkpoint of step {step} in {self.directory}; there are: {there}"
             )
+        if len(until) < count:
+            raise InputError(
+                f"average_last = {count}: {self.directory} has {len(until)} up to step "
+                f"{until[-1]}; there are: {there}"
+            )
+        return until[-count:]
+
+    def restore_params(self, like: dict, step: int) -> dict:
+        """Returns the parameters at `step`.
+
+        Raises:
+          InputError: the checkpoint is damaged.
+        """
         target = {"params": _as_numpy(like)}
         with self._reading(step), ocp.PyTreeCheckpointer() as reader:
             path = self.directory / str(step) / "state"
             restore_args = ocp.checkpoint_utils.construct_restore_args(target)
             args = ocp.args.PyTreeRestore(target, restore_args=restore_args, partial_restore=True)
-            return reader.restore(path, args=args)["params"], step
+            return reader.restore(path, args=args)["params"]
 
     def close(self) -> None:
         """Waits until the last save is whole; raises WorkError where it cannot be written."""

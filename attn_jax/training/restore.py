@@ -18,25 +18,34 @@ from attn_jax.training.state import split_model
 
 @dataclass(frozen=True)
 class TrainedRun:
-    """What a run directory holds, at one step."""
+    """What a run directory holds at one step, or on average over several.
+
+    steps: those whose parameters were averaged, the newest last.
+    """
 
     config: Config
     tokenizer: Tokenizer
     objective: Objective
     graph: nnx.GraphDef
     params: dict
-    step: int
+    steps: list[int]
+
+    @property
+    def step(self) -> int:
+        """The newest step."""
+        return self.steps[-1]
 
 
-def restore_run(workdir: Path, step: int = 0) -> TrainedRun:
+def restore_run(workdir: Path, step: int = 0, average_last: int = 1) -> TrainedRun:
     """Reads a run directory.
 
     Args:
       workdir: of the run.
       step: of the checkpoint; 0 means the newest.
+      average_last: how many checkpoints up to that one are averaged (Junczys-Dowmunt et al. 2016).
 
     Raises:
-      InputError: this is not a run directory, or has no such checkpoint.
+      InputError: this is not a run directory, or has no such checkpoints.
     """
     config = read_config(workdir)
     if not (workdir / "tokenizer").exists() or not (workdir / "checkpoints").exists():
@@ -45,6 +54,10 @@ def restore_run(workdir: Path, step: int = 0) -> TrainedRun:
     shapes = nnx.eval_shape(lambda: build_model(config.model, tokenizer.vocab_size))
     graph, like = split_model(shapes)
     with Checkpoints(workdir) as checkpoints:
-        params, step = checkpoints.restore_params(like, step)
+        steps = checkpoints.steps_up_to(step, average_last)
+        params = checkpoints.restore_params(like, steps[0])
+        for number, step in enumerate(steps[1:], 2):  # never more than two of them in memory
+            other = checkpoints.restore_params(like, step)
+            params = jax.tree.map(lambda mean, x, n=number: mean + (x - mean) / n, params, other)
     objective = make_objective(config.objective, tokenizer.specials, tokenizer.vocab_size)
-    return TrainedRun(config, tokenizer, objective, graph, jax.device_put(params), step)
+    return TrainedRun(config, tokenizer, objective, graph, jax.device_put(params), steps)
