@@ -199,7 +199,7 @@ BOUNDS: dict[str, tuple[float, float | None]] = {
     "model.dropout": (0, 0.99),
     "data.length": (4, None),
     "data.batch_tokens": (1, None),
-    "tokenizer.vocab_size": (8, None),
+    "tokenizer.vocab_size": (8, 10_000_000),
     "objective.mask_rate": (0.01, 0.99),
     "objective.mask_share": (0, 1),
     "objective.random_share": (0, 1),
@@ -301,14 +301,14 @@ def validate(config: Config) -> Config:
 def check_types(config: Config) -> None:
     """Makes every field of the type of its default; a config file may have set anything."""
     for section, default in vars(Config()).items():
-        given = getattr(config, section)
+        given = vars(config).get(section)
         if type(given) is not type(default):
             raise InputError(f"{section} = {given!r}: expected {type(default).__name__}")
-    kinds = {name: type(value) for name, value in flatten(Config()).items()}
-    for name, value in flatten(config).items():
-        typed = _typed(name, value, kinds[name])
-        if typed is not value:
-            set_field(config, name, typed)
+        for name, usual in vars(default).items():
+            value = vars(given).get(name)
+            typed = _typed(f"{section}.{name}", value, type(usual))
+            if typed is not value:
+                setattr(given, name, typed)
 
 
 def _typed(name: str, value: Any, kind: type) -> Any:

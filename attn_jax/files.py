@@ -50,6 +50,32 @@ def read_json_lines(path: Path) -> list[dict[str, Any]]:
     return objects
 
 
+def home_path(name: str, text: str) -> Path:
+    """Returns the path of a field or flag, "~" replaced; raises InputError for no such user."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:
+        raise InputError(f"{name} = {text!r}: {error}") from error
+
+
+def refuse_unwritable(name: str, path: Path) -> None:
+    """Raises InputError, before any work is done, if the file of a flag cannot be written."""
+    try:
+        if path.is_dir():
+            raise InputError(f"{name} = {str(path)!r}: is a directory, expected a file")
+        if not path.exists() or path.is_file():
+            partial = _partial(path.resolve())
+            partial.touch()
+            partial.unlink()
+    except OSError as error:
+        why = "no such folder" if isinstance(error, FileNotFoundError) else error.strerror
+        raise InputError(f"{name} = {str(path)!r}: cannot be written ({why})") from error
+
+
+def _partial(path: Path) -> Path:
+    return path.with_name(f"{path.name}.{os.getpid()}.partial")
+
+
 def write_whole(path: Path, text: str) -> None:
     """Writes a file so that a reader finds the old text or the new one, never a part.
 
@@ -59,7 +85,7 @@ def write_whole(path: Path, text: str) -> None:
     if path.exists() and not path.is_file():
         path.write_text(text, encoding="utf-8")
         return
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    partial = _partial(path)
     try:
         partial.write_text(text, encoding="utf-8")
         os.replace(partial, path)

@@ -1,5 +1,6 @@
 """What all runners share: flags, one-line errors, exit status 0, 1 or 2."""
 
+import dataclasses
 import glob
 import importlib.util
 import logging
@@ -8,7 +9,7 @@ import re
 import sys
 from collections.abc import Callable
 from textwrap import shorten
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 from absl import app, flags
@@ -17,6 +18,8 @@ from ml_collections import config_flags
 
 from attn_jax.config import Config, Section, check_types, flatten
 from attn_jax.errors import InputError, WorkError, nearest
+
+ALONE = " "  # the value of a flag given as `--name`, which only a bool may be
 
 
 def run(main: Callable[[], None]) -> None:
@@ -39,16 +42,28 @@ def config_value(flag: flags.FlagHolder, kind: type[Section] = Section) -> Any:
     if isinstance(flag.value, kind):
         return flag.value
     path = flags.FLAGS["config"].config_filename
-    _, problem = _load(path)
-    study = "holds a study, which experiments.compare runs, and not one experiment"
-    raise InputError(f"config = {path!r}: {problem or study}")
+    config, problem = _load(path)
+    found = f"get_config() returns a {type(config).__name__}, expected a {kind.__name__}"
+    hint = "; experiments.compare runs studies" if type(config).__name__ == "Study" else ""
+    raise InputError(f"config = {path!r}: {problem or found + hint}")
+
+
+def define_config(help_text: str) -> flags.FlagHolder:
+    """Defines `--config=FILE` and `--config.section.field=value`."""
+    try:
+        flag = config_flags.DEFINE_config_file("config", None, help_text)
+    except Exception as error:  # it looks at the command line at once
+        _exit(2, _explain(sys.argv, error))
+    # So that --help lists it with the flags of the runner.
+    flags.FLAGS.register_key_flag_for_module(sys.argv[0], flags.FLAGS["config"])
+    return flag
 
 
 def define_changes(help_text: str) -> None:
     """Defines `--config.section.field=value` for a config that does not come from a file."""
     try:
         config_flags.DEFINE_config_dataclass("config", Config(), help_text)
-    except Exception as error:  # it looks at the command line at once
+    except Exception as error:
         _exit(2, _explain(sys.argv, error))
 
 
@@ -60,6 +75,8 @@ def _guard(main: Callable[[], None]) -> None:
         _exit(2, error)
     except WorkError as error:
         _exit(1, error)
+    except KeyboardInterrupt:
+        _exit(1, "interrupted; files already written are whole, and the same command goes on")
     except (FileExistsError, IsADirectoryError, NotADirectoryError) as error:
         _exit(2, f"{error.filename}: in the way ({error.strerror})")
     except OSError as error:
@@ -80,8 +97,8 @@ def use_compilation_cache() -> None:
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 
 
-def _exit(status: int, message: object) -> None:
-    print(f"error: {message}", file=sys.stderr)
+def _exit(status: int, message: object) -> NoReturn:
+    print(f"error: {' '.join(str(message).splitlines())}", file=sys.stderr)
     sys.exit(status)
 
 
@@ -118,6 +135,11 @@ def _explain(argv: list[str], error: Exception) -> str:
         kind = type(fields[name])
         if not _parses(kind, value):
             return f"{name} = {value!r}: expected {kind.__name__}"
+    if isinstance(error, dataclasses.FrozenInstanceError):
+        return (
+            f"config = {given['config']!r}: get_config() returns a validated config, "
+            "which flags cannot change"
+        )
     line = str(error).splitlines()[0]
     required = re.match(r"flag --(\w+)=None: .* must have a value other than None", line)
     return f"--{required[1]}=... is required" if required else line
@@ -129,13 +151,14 @@ def _given(argv: list[str]) -> dict[str, str]:
     for arg, following in zip(argv[1:], [*argv[2:], ""], strict=True):
         name, equals, value = arg.lstrip("-").partition("=")
         if arg.startswith("-"):
-            given[name] = value if equals or following.startswith("-") else following
+            alone = not following or following.startswith("-")
+            given[name] = value if equals else ALONE if alone else following
     return given
 
 
 def _parses(kind: type, value: str) -> bool:
     if kind is bool:
-        return value.lower() in ("true", "false", "1", "0", "t", "f", "")
+        return value.lower() in ("true", "false", "1", "0", "t", "f", ALONE)
     try:
         kind(value)
     except (TypeError, ValueError):

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import jax
 from absl import flags
-from ml_collections import config_flags
 
 from attn_jax import launch
 from attn_jax.benchmark import attention, decode, growth, kinds, loop, presets, roofline, train
@@ -23,8 +22,9 @@ from attn_jax.benchmark import input as pipeline
 from attn_jax.benchmark.measure import Budget
 from attn_jax.config import Config, validate
 from attn_jax.errors import InputError
+from attn_jax.files import refuse_unwritable
 
-config_flags.DEFINE_config_file("config", None, "Experiment, a file of configs/.")
+launch.define_config("Experiment, a file of configs/.")
 flags.DEFINE_string("what", None, "What to time; the first argument says it too.")
 flags.DEFINE_string("preset", None, "cpu-char, gpu-char, d512 (train); tiny, base (decode).")
 flags.DEFINE_string("objective", "causal_lm", "causal_lm or masked_lm, of a preset.")
@@ -62,8 +62,8 @@ def _measure(f: flags.FlagValues, what: str, budget: Budget) -> dict:
         return decode.run(f.preset, shape, budget, f.dtype)
     if what == "growth":
         picture = Path(f.picture) if f.picture else None
-        if picture is not None and not picture.absolute().parent.is_dir():
-            raise InputError(f"picture = {f.picture!r}: no such folder")
+        if picture is not None:
+            refuse_unwritable("picture", picture)
         return growth.run(f.preset, f.objective, f.dtype, budget, picture)
     if what in ("train", "loop") and f.preset is not None:
         sizes = presets.choose("preset", f.preset, presets.TRAIN)

@@ -8,7 +8,6 @@ Finished runs are skipped, so it can be stopped and started again.
 from pathlib import Path
 
 from absl import flags
-from ml_collections import config_flags
 
 from attn_jax import launch
 from attn_jax.comparison.arms import check_runs, is_finished, plan, studies
@@ -16,7 +15,7 @@ from attn_jax.comparison.collect import collect, write_comparison
 from attn_jax.comparison.report import write_report
 from attn_jax.training.many import train_all
 
-CONFIG = config_flags.DEFINE_config_file("config", None, "A study, or several, of configs/.")
+CONFIG = launch.define_config("A study, or several, of configs/.")
 WORKDIR = flags.DEFINE_string("workdir", None, "Comparison directory, made if need be.")
 SEEDS = flags.DEFINE_string("seeds", "", "Comma-separated; empty: those of the study.")
 WORKERS = flags.DEFINE_integer(

@@ -14,7 +14,7 @@ from attn_jax import launch
 from attn_jax.data.sources.files import decode, read_text
 from attn_jax.decoding.text import generate_texts
 from attn_jax.errors import InputError
-from attn_jax.files import write_whole
+from attn_jax.files import refuse_unwritable, write_whole
 from attn_jax.training.restore import restore_run
 
 WORKDIR = flags.DEFINE_string("workdir", None, "Run directory.")
@@ -32,7 +32,7 @@ def main() -> None:
         raise InputError(f"workdir = {WORKDIR.value}: a masked LM fills gaps, it cannot generate")
     output = Path(OUTPUT.value)
     if OUTPUT.value != "-":
-        _refuse_unwritable(output)
+        refuse_unwritable("output", output)
     stdin = INPUT.value == "-"
     text = decode(sys.stdin.buffer.read(), "stdin") if stdin else read_text(Path(INPUT.value))
     lines = text.removesuffix("\n").split("\n") if text else []
@@ -49,14 +49,6 @@ def main() -> None:
         sys.stdout.write(result)
     else:
         write_whole(output, result)
-
-
-def _refuse_unwritable(output: Path) -> None:
-    """Finds out before the work is done."""
-    if output.is_dir():
-        raise InputError(f"output = {OUTPUT.value!r}: is a directory, expected a file or -")
-    if not output.absolute().parent.is_dir():
-        raise InputError(f"output = {OUTPUT.value}: no such folder {output.parent}")
 
 
 if __name__ == "__main__":

@@ -7,14 +7,13 @@ from pathlib import Path
 
 import jax
 from absl import flags
-from ml_collections import config_flags
 
 from attn_jax import launch
 from attn_jax.config import Config, validate
 from attn_jax.errors import InputError
 from attn_jax.training.loop import train
 
-CONFIG = config_flags.DEFINE_config_file("config", None, "Experiment, a file of configs/.")
+CONFIG = launch.define_config("Experiment, a file of configs/.")
 WORKDIR = flags.DEFINE_string("workdir", None, "Run directory, made if need be.")
 DISTRIBUTED = flags.DEFINE_bool("distributed", False, "Join JAX's multi-process runtime.")
 COORDINATOR = flags.DEFINE_string(
@@ -32,6 +31,9 @@ def main() -> None:
     """Trains as the flags say."""
     if DISTRIBUTED.value:
         _join()
+    for flag in (COORDINATOR, NUM_PROCESSES, PROCESS_ID):
+        if flag.present and not DISTRIBUTED.value:
+            raise InputError(f"{flag.name} = {flag.value!r}: read with --distributed only")
     config = validate(launch.config_value(CONFIG, Config))
     ledger = train(config, Path(WORKDIR.value))
     if jax.process_index() == 0:

@@ -193,6 +193,13 @@ def test_an_objective_needs_its_architecture():
                 validate(with_fields(Config(), fields | {"model.architecture": other}))
 
 
+def test_a_whole_number_will_do_for_a_float():
+    config = Config()
+    config.model.dropout, config.optimizer.clip_norm = 0, 1
+    validate(config)
+    assert [type(x) for x in (config.model.dropout, config.optimizer.clip_norm)] == [float, float]
+
+
 def test_a_validated_config_is_frozen():
     config = validate(validate(Config()))  # once more changes nothing
     for change in (lambda: setattr(config.model, "d_model", 3), lambda: setattr(config, "eval", 1)):

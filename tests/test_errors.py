@@ -14,30 +14,12 @@ from tiny_runs import (
     contents,
     flag,
     lm_run,
+    refused,
     run_module,
     tiny_data,
     train_command,
     translation_run,
 )
-
-
-@pytest.fixture
-def refused(run_module, tmp_path):
-    """Runs a command that must be refused, and returns the line that it leaves."""
-
-    def run(module, *args, **options):
-        before = contents(tmp_path)
-        done = run_module(module, *args, **options)
-        assert done.status == 2, done.stderr
-        assert done.stderr.count("\n") == 1, done.stderr
-        assert done.stderr.startswith("error: ")
-        assert done.stdout == ""
-        assert contents(tmp_path) == before
-        assert not (tmp_path / "run").exists()
-        return done.stderr
-
-    return run
-
 
 FLAGS = {
     "unknown field": (flag("model.d_modle", 64), "'model.d_modle'", "did you mean 'model.d_model'"),
@@ -46,6 +28,10 @@ FLAGS = {
     "no whole number": (flag("train.steps", 1.5), "train.steps = '1.5'", "expected int"),
     "no number": (flag("optimizer.b1", "x"), "optimizer.b1 = 'x'", "expected float"),
     "no truth value": (flag("train.wandb", "perhaps"), "train.wandb = 'perhaps'", "expected bool"),
+    "empty truth value": (flag("train.wandb", ""), "train.wandb = ''", "expected bool"),
+    "flags in a missing file": ("--flagfile=no/flags", "Unable to open flagfile", "no/flags"),
+    "one of several processes": ("--process_id=1", "process_id = 1", "with --distributed only"),
+    "endless vocabulary": (flag("tokenizer.vocab_size", 2**31 - 1), "from 8 to 10000000"),
     "unknown choice": (
         flag("objective.name", "mased_lm"),
         "objective.name = 'mased_lm'",
@@ -77,8 +63,19 @@ FLAGS = {
     "unknown evaluator": (flag("eval.evaluators", "loss,los"), "'los'", "did you mean 'loss'"),
     "unknown flag": ("--workdri=x", "workdri", "workdir"),
     "missing file": (flag("data.train_files", "no/such.txt"), "data.train_files", "no/such.txt"),
+    "no such user": (
+        flag("data.train_files", "~nosuchuser/x"),
+        "data.train_files = '~nosuchuser/x'",
+    ),
+    "impossible file": (flag("data.train_files", "x" * 5000), "data.train_files", "cannot be read"),
+    "unreadable file": (
+        flag("data.train_files", "/proc/self/mem"),
+        "/proc/self/mem: cannot be read",
+    ),
+    "two lines": (flag("data.train_files", "one\ntwo"), "one two: no such file"),
     "no files": (flag("data.train_files", ""), "data.train_files", "needs files"),
     "data where a file is": (flag("data.data_dir", __file__), "data.data_dir", "is a file"),
+    "data set without a name": (flag("data.name", ""), "data.name = ''", "expected cldr_phrases"),
     "unknown data set": (flag("data.name", "web_bibel"), "data.name", "web_bible"),
     "unknown language": (
         flag("data.name", "cldr_phrases"),
@@ -151,74 +148,6 @@ def test_help_is_no_error(run_module):
     assert done.status == 0
     assert "--workdir" in done.stdout
     assert "error" not in done.stderr
-
-
-FILES = {
-    "missing": (None, "no such file"),
-    "exception": ("def get_config():\n    return 1 / 0\n", "ZeroDivisionError: division by zero"),
-    "syntax": ("def get_config(:\n", "SyntaxError"),
-    "no config": ("def get_config():\n    return 3\n", "does not return a config"),
-    "no function": ("x = 3\n", "get_config"),
-    "typo": (
-        "from attn_jax.config import Config\n\n\ndef get_config():\n"
-        "    config = Config()\n    config.train.stpes = 3\n    return config\n",
-        "did you mean 'steps'",
-    ),
-    "exit": ("import sys\nsys.exit(0)\n", "SystemExit"),
-}
-
-
-@pytest.mark.parametrize("case", FILES)
-@pytest.mark.parametrize("flags", [(), (flag("model.d_model", 32),)])
-def test_config_files(refused, tmp_path, case, flags):
-    source, expected = FILES[case]
-    path = tmp_path / "bad.py"
-    if source is not None:
-        path.write_text(source)
-    line = refused(TRAIN, f"--config={path}", f"--workdir={tmp_path / 'run'}", *flags)
-    assert str(path) in line
-    assert expected in line
-
-
-FIELD = """
-from attn_jax.config import Config
-
-
-def get_config():
-    config = Config()
-    config.{} = {}
-    return config
-"""
-
-TYPES = {
-    "huge": ("optimizer.b1", 10**400, ": expected float"),
-    "float for int": ("model.d_ff", 16.0, "model.d_ff = 16.0: expected int"),
-    "text for int": ("train.steps", "'9'", "train.steps = '9': expected int"),
-    "nothing": ("optimizer.b1", None, "optimizer.b1 = None: expected float"),
-    "no section": ("model", 3, "model = 3: expected ModelConfig"),
-}
-
-
-@pytest.mark.parametrize("case", TYPES)
-def test_values_in_a_config_file(refused, tmp_path, case):
-    name, value, expected = TYPES[case]
-    path = tmp_path / "bad.py"
-    path.write_text(FIELD.format(name, value))
-    line = refused(TRAIN, f"--config={path}", f"--workdir={tmp_path / 'run'}")
-    assert expected in line
-
-
-def test_a_typo_in_the_name_of_a_shipped_config(refused, tmp_path):
-    line = refused(TRAIN, "--config=configs/lm_decodr.py", f"--workdir={tmp_path / 'run'}")
-    assert "did you mean 'lm_decoder.py'" in line
-
-
-def test_a_study_is_not_an_experiment_and_the_other_way_round(refused, train_command, tmp_path):
-    workdir = f"--workdir={tmp_path / 'run'}"
-    line = refused(TRAIN, "--config=configs/compare_masking.py", workdir)
-    assert "experiments.compare" in line
-    _, config, _ = train_command()
-    assert "neither a Study nor" in refused("experiments.compare", config, workdir)
 
 
 BYTES = {
@@ -309,6 +238,25 @@ def test_evaluate_on_data_of_another_kind(refused, lm_run, tiny_data):
     assert "'causal_lm': trains on text data, and data.name = 'parallel_files' is pair data" in line
 
 
+MISFITS = {
+    "num_layers": (2, "parameter stack.blocks.1", "is not there in this checkpoint and (16, 16)"),
+    "d_model": (32, "parameter embedding is (262, 16) in this checkpoint and (262, 32)"),
+}
+
+
+@pytest.mark.parametrize("field", MISFITS)
+def test_a_config_that_does_not_fit_its_checkpoint(refused, lm_run, tmp_path, field):
+    value, *expected = MISFITS[field]
+    copy = tmp_path / "copy"
+    shutil.copytree(lm_run, copy)
+    record = json.loads((copy / "config.json").read_text())
+    record["config"]["model"][field] = value
+    (copy / "config.json").write_text(json.dumps(record))
+    line = refused("experiments.evaluate", f"--workdir={copy}")
+    for part in (f"{copy}/checkpoints/12: ", *expected):
+        assert part in line
+
+
 def test_pairs_that_are_all_too_long_for_evaluation(refused, train_command, tmp_path):
     for side in ("source", "target"):
         (tmp_path / side).write_text("a long sentence of forty letters and more\n")
@@ -323,8 +271,10 @@ def test_generate(refused, lm_run, tmp_path):
     line = refused(*command, f"--input={tmp_path}/none.txt", "--output=-")
     assert "none.txt" in line
     line = refused(*command, f"--input={source}", f"--output={tmp_path}/no/folder.txt")
-    assert f"no such folder {tmp_path}/no" in line
-    for output in ("", tmp_path):
+    assert f"output = '{tmp_path}/no/folder.txt': cannot be written (no such folder)" in line
+    line = refused(*command, f"--input={source}", f"--output={tmp_path}/{'x' * 300}")
+    assert "cannot be written (File name too long)" in line
+    for output in (".", tmp_path):
         line = refused(*command, f"--input={source}", f"--output={output}")
         assert f"output = {str(output)!r}: is a directory" in line
     line = refused(*command, stdin="one\n\udcff")
@@ -345,47 +295,3 @@ def test_a_masked_lm_cannot_generate(refused, lm_run, tmp_path):
     line = refused("experiments.generate", f"--workdir={masked}", stdin="one\n")
     assert "masked LM" in line
     assert str(masked) in line
-
-
-STUDY = """
-from attn_jax.comparison.arms import Study
-from attn_jax.config import from_dict
-
-
-def get_config():
-    base = from_dict({base!r})
-    arms = {arms!r}
-    return Study(base=base, arms=arms, declared=("objective.name",), seeds="0")
-"""
-
-ARMS = {
-    "undeclared": (
-        {"a": {}, "b": {"objective.name": "prefix_lm", "train.steps": 9}},
-        "'a' and 'b' differ in train.steps, 12 against 9, which is not declared",
-    ),
-    "unknown field": ({"a": {"train.step": 9}}, "did you mean 'train.steps'"),
-    "bad config": ({"a": {"objective.name": "masked_lm"}}, "model.architecture"),
-    "no arms": ({}, "no arms"),
-    "arms in a list": ([], "arms = []: expected dict"),
-    "no changes": ({"a": "objective.name"}, "arm 'a' = 'objective.name'"),
-    "wrong type": ({"a": {"train.steps": "9"}}, "train.steps = '9': expected int"),
-    "bad name": ({"../a": {}}, "'../a'"),
-}
-
-
-@pytest.mark.parametrize("case", ARMS)
-def test_compare(refused, tiny_data, tmp_path, case):
-    from attn_jax.config import to_dict
-
-    arms, expected = ARMS[case]
-    path = tmp_path / "study.py"
-    path.write_text(STUDY.format(base=to_dict(tiny_data.config()), arms=arms))
-    line = refused("experiments.compare", f"--config={path}", f"--workdir={tmp_path / 'run'}")
-    assert expected in line
-
-
-def test_compare_seeds(refused, tmp_path):
-    command = ("experiments.compare", "--config=configs/compare_masking.py")
-    for seeds in ("0,x", "1,1"):
-        line = refused(*command, f"--workdir={tmp_path / 'run'}", f"--seeds={seeds}")
-        assert f"seeds = {seeds!r}" in line

@@ -2,6 +2,7 @@
 
 import shutil
 
+import pytest
 from tiny_runs import (
     LM,
     TRAIN,
@@ -28,6 +29,28 @@ def test_a_stopped_run_has_status_1(run_module, train_command, tmp_path):
     assert f"{tmp_path / 'run'}/checkpoints" in line
     assert "the same command goes on" in line
     assert "Traceback" not in done.stderr
+
+
+STOP_OUTSIDE = """
+    import os, signal
+    from attn_jax.training import loop
+    loop.{} = lambda *_, **__: os.kill(os.getpid(), signal.{})
+"""
+
+
+@pytest.mark.parametrize(
+    ("place", "number"), [("open_dataset", "SIGTERM"), ("Evaluation.run", "SIGINT")]
+)
+def test_a_stop_before_or_after_the_steps_has_status_1(
+    run_module, train_command, tmp_path, place, number
+):
+    done = run_module(*train_command(**LM), before=STOP_OUTSIDE.format(place, number))
+    assert done.status == 1
+    line = done.stderr.splitlines()[-1]
+    assert line.startswith("error: stopped by a signal before the first step or after the last one")
+    assert f"{tmp_path / 'run'} holds is whole, and the same command goes on" in line
+    assert "Traceback" not in done.stderr
+    assert (tmp_path / "run/checkpoints/12").exists() == (place == "Evaluation.run")
 
 
 DIVERGE = ("optimizer.name=sgd", "optimizer.learning_rate=1e30", "optimizer.clip_norm=0")

@@ -132,6 +132,24 @@ def train_command(tiny_data, tmp_path):
     return make
 
 
+@pytest.fixture
+def refused(run_module, tmp_path):
+    """Runs a command that must be refused, and returns the line that it leaves."""
+
+    def run(module, *args, **options):
+        before = contents(tmp_path)
+        done = run_module(module, *args, **options)
+        assert done.status == 2, done.stderr
+        assert done.stderr.count("\n") == 1, done.stderr
+        assert done.stderr.startswith("error: ")
+        assert done.stdout == ""
+        assert contents(tmp_path) == before
+        assert not (tmp_path / "run").exists()
+        return done.stderr
+
+    return run
+
+
 def flag(name, value):
     return f"--config.{name}={value}"
 

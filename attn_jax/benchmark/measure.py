@@ -1,5 +1,6 @@
 """Timing, memory, and the lines that every benchmark reports."""
 
+import math
 import os
 import resource
 import statistics
@@ -12,6 +13,7 @@ from typing import Any
 import jax
 from tqdm import tqdm
 
+from attn_jax.errors import InputError
 from attn_jax.training.run_directory import versions
 
 WARM_UP = 2
@@ -33,6 +35,11 @@ class Budget:
     steps: int = 0
     seconds: float = 15.0
     least: int = 5  # steps in any case, if `steps` is 0
+
+    def __post_init__(self):
+        """Raises InputError for seconds that are no number."""
+        if math.isnan(self.seconds):
+            raise InputError(f"seconds = {self.seconds}: expected a number")
 
     def count(self, step: float) -> int:
         """Returns how many steps to time, given what one takes in seconds."""

@@ -138,8 +138,12 @@ def _check_types(study: Study) -> None:
             kind = type(default).__name__
             raise InputError(f"study {study.name!r}: {name} = {value!r}: expected {kind}")
     check_types(study.base)
+    for name in study.declared:
+        if not isinstance(name, str):
+            raise InputError(f"study {study.name!r}: declared: {name!r}: expected a field's name")
     for arm, changes in study.arms.items():
-        if not isinstance(arm, str) or not isinstance(changes, dict):
+        named = isinstance(changes, dict) and all(isinstance(name, str) for name in changes)
+        if not isinstance(arm, str) or not named:
             raise InputError(
                 f"study {study.name!r}: arm {arm!r} = {changes!r}: expected a name and a dict of "
                 "the config fields that it changes"

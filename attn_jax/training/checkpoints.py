@@ -101,11 +101,15 @@ class Checkpoints:
         """Returns the parameters at `step`.
 
         Raises:
-          InputError: the checkpoint is damaged.
+          InputError: the checkpoint is damaged, or of another model than `like`.
         """
         target = {"params": _as_numpy(like)}
+        path = self.directory / str(step) / "state"
+        with ocp.PyTreeCheckpointer() as reader:
+            with self._reading(step):
+                saved = reader.metadata(path).item_metadata.tree["params"]
+            _refuse_misfit(path.parent, _shapes(saved), _shapes(like))
         with self._reading(step), ocp.PyTreeCheckpointer() as reader:
-            path = self.directory / str(step) / "state"
             restore_args = ocp.checkpoint_utils.construct_restore_args(target)
             args = ocp.args.PyTreeRestore(target, restore_args=restore_args, partial_restore=True)
             return reader.restore(path, args=args)["params"]
@@ -137,6 +141,23 @@ class Checkpoints:
                 f"{self.directory / str(step)}: damaged checkpoint ({_short(error)}); without this "
                 "folder the one before it is used"
             ) from error
+
+
+def _shapes(tree: Any) -> dict[str, tuple[int, ...]]:
+    """Returns the shape of every leaf of nested dicts by its dotted name."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {".".join(str(key.key) for key in keys): tuple(x.shape) for keys, x in leaves}
+
+
+def _refuse_misfit(path: Path, saved: dict[str, tuple], wanted: dict[str, tuple]) -> None:
+    """A partial restore would leave what is missing as it is, without a word."""
+    for name in [*wanted, *saved]:
+        there, here = (shapes.get(name, "not there") for shapes in (saved, wanted))
+        if there != here:
+            raise InputError(
+                f"{path}: parameter {name} is {there} in this checkpoint and {here} in the model "
+                "that config.json describes"
+            )
 
 
 def _short(error: Exception) -> str:

@@ -3,7 +3,7 @@
 import json
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from itertools import islice
 from pathlib import Path
@@ -59,6 +59,11 @@ def train(config: Config, workdir: Path) -> dict[str, Any]:
       WorkError: the loss is not finite, or a signal stopped the run; says what was saved.
     """
     workdir = Path(workdir)
+    with _end_on_signal(workdir):
+        return _train(config, workdir)
+
+
+def _train(config: Config, workdir: Path) -> dict[str, Any]:
     open_run(workdir, config, check_only=True)
     if config.train.wandb:
         refuse_missing_wandb()
@@ -231,15 +236,35 @@ def _norm(params: dict) -> Array:
 
 
 @contextmanager
+def _end_on_signal(workdir: Path) -> Iterator[None]:
+    """Turns SIGTERM and SIGINT into a WorkError: for what comes before and after the steps."""
+
+    def end(*_: object) -> None:
+        raise WorkError(
+            f"stopped by a signal before the first step or after the last one; what {workdir} "
+            "holds is whole, and the same command goes on"
+        )
+
+    with _on_signal(end):
+        yield
+
+
+@contextmanager
 def _stop_on_signal() -> Iterator[threading.Event]:
     """Turns SIGTERM and SIGINT into an event, so that a step is never cut in two."""
     stop = threading.Event()
+    with _on_signal(lambda *_: stop.set()):
+        yield stop
+
+
+@contextmanager
+def _on_signal(handler: Callable) -> Iterator[None]:
     before = {}
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGTERM, signal.SIGINT):
-            before[number] = signal.signal(number, lambda *_: stop.set())
+            before[number] = signal.signal(number, handler)
     try:
-        yield stop
+        yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

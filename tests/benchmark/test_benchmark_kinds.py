@@ -184,6 +184,7 @@ REFUSED = {
     "beam_size = 5": lambda: decode.run("tiny", decode.DecodeShape(beam_size=5), TWO),
     "kernels = 'dens'": lambda: attention.run(["dens"], [4], 0, "float32", TWO),
     "T = 'x'": lambda: presets.whole_number("T", "x"),
+    "seconds = nan": lambda: Budget(seconds=float("nan")),
     "T = '0'": lambda: presets.whole_number("T", "0"),
     "what = 'trian'": lambda: kinds.check_flags("trian", []),
     "what = ''": lambda: kinds.check_flags(None, []),
@@ -210,6 +211,13 @@ def test_the_runner_takes_the_kind_as_its_first_argument(run_module, tiny_data, 
     assert (done.status, done.stdout) == (2, "")
     assert "did you mean 'cpu-char'?" in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_a_picture_that_cannot_be_drawn_is_refused_first(run_module, tmp_path):
+    command = ("experiments.benchmark", "--what=growth", "--preset=cpu-char")
+    done = run_module(*command, f"--picture={tmp_path}")
+    assert (done.status, done.stderr.count("\n")) == (2, 1)
+    assert f"picture = {str(tmp_path)!r}: is a directory" in done.stderr
 
 
 def test_all_flags_that_a_kind_reads_exist(run_module):

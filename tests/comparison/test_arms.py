@@ -69,6 +69,7 @@ def test_arm_names_must_be_folder_names(masking_study, arm):
         ({"arms": {"a": {"model.d_model": "64"}}}, "arm 'a': model.d_model = '64': expected int"),
         ({"arms": {"a": {"train.steps": 0}}}, "arm 'a': train.steps = 0"),
         ({"arms": {"a": {"train.seed": 5}}}, "arm 'a': train.seed"),
+        ({"declared": (3,)}, "declared: 3: expected a field's name"),
         ({"declared": ("model.widht",)}, "declares unknown field 'model.widht'"),
     ],
 )

@@ -1,11 +1,15 @@
 """The same held-out places for every arm, each asked from exactly the context it may see."""
 
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from tiny_runs import SMALL
 
+from attn_jax.data.pipeline import Dataset
+from attn_jax.data.tokenizers import Specials
 from attn_jax.evaluation import shared_positions
 from attn_jax.evaluation.shared_positions import MASKS, SharedPositions, _predict
 from attn_jax.models.tokens import Tokens
@@ -152,6 +156,30 @@ def test_places_are_ordinary_tokens_with_one_to_their_left(arms):
         (*ids, column) for ids, column in zip(positions.rows.ids, positions.columns, strict=True)
     }
     assert len(places) == len(rows)  # no place twice
+
+
+def test_places_hold_no_special_token_and_their_context_stays_in_the_document():
+    """By hand: one row of `<bos> a b <unk> c <eos>` and of the beginning of another document."""
+    bos, eos, unk, a, b, c = 1, 2, 5, 7, 8, 9
+    ids = np.array([[bos, a, b, unk, c, eos, bos, a]], np.int32)
+    positions = np.array([[0, 1, 2, 3, 4, 5, 0, 1]], np.int32)
+    segments = np.array([[1, 1, 1, 1, 1, 1, 2, 2]], np.int32)
+    specials = Specials(pad=0, bos=bos, eos=eos, mask=3, sep=4, unk=unk)
+
+    class Held(Dataset):
+        def __init__(self):
+            self.tokenizer = SimpleNamespace(specials=specials)
+
+        def eval_batches(self, split):
+            return [(None, Tokens(ids, positions, segments))]
+
+    config = SimpleNamespace(eval=SimpleNamespace(split="test", shared_positions=99))
+    places = SharedPositions(SimpleNamespace(config=config, dataset=Held()))._positions
+    order = np.argsort(places.columns)
+    assert places.columns[order].tolist() == [1, 2, 4, 7]
+    assert places.targets[order].tolist() == [a, b, c, a]
+    assert places.context(1)[order].tolist() == [bos, a, unk, bos]
+    assert places.context(2)[order].tolist() == [-1, bos, b, -1]
 
 
 def test_results_and_baselines(tiny_data, make_subject):

@@ -9,6 +9,7 @@ from typing import TypeVar
 from attn_jax.config import DataConfig, names_in
 from attn_jax.data.sources.source import SPLITS
 from attn_jax.errors import InputError
+from attn_jax.files import home_path
 
 _HELD_OUT = 50  # without files for it, one record in so many is held out for a split
 
@@ -23,15 +24,26 @@ def paths_of(config: DataConfig, split: str) -> list[Path]:
     """
     field = f"{split}_files"
     names = filter(None, names_in(getattr(config, field)))
-    paths = [Path(name).expanduser() for name in names]
+    paths = [home_path(f"data.{field}", name) for name in names]
     for path in paths:
-        if not path.exists():
-            raise InputError(f"data.{field}: {path}: no such file")
-        if path.is_dir():
-            raise InputError(f"data.{field}: {path}: is a directory, expected a file")
+        _refuse_unreadable(f"data.{field}: {path}", path)
     if split == "train" and not paths:
         raise InputError(f"data.{field} is empty: data.name = {config.name!r} needs files")
     return paths
+
+
+def _refuse_unreadable(name: str, path: Path) -> None:
+    try:
+        if path.is_dir():
+            raise InputError(f"{name}: is a directory, expected a file")
+        if not path.exists():
+            raise InputError(f"{name}: no such file")
+    except OSError as error:
+        raise _unreadable(name, error) from error
+
+
+def _unreadable(name: str, error: OSError) -> InputError:
+    return InputError(f"{name}: cannot be read: {error.strerror}")
 
 
 def contents_digest(config: DataConfig) -> str:
@@ -40,8 +52,11 @@ def contents_digest(config: DataConfig) -> str:
     for split in SPLITS:
         for path in paths_of(config, split):
             total.update(split.encode())
-            with open(path, "rb") as file:
-                total.update(hashlib.file_digest(file, "sha256").digest())
+            try:
+                with open(path, "rb") as file:
+                    total.update(hashlib.file_digest(file, "sha256").digest())
+            except OSError as error:
+                raise _unreadable(f"data.{split}_files: {path}", error) from error
     return total.hexdigest()[:16]
 
 
@@ -57,7 +72,7 @@ def read_text(path: Path) -> str:
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise InputError(f"{path}: damaged .gz file: {error}") from error
     except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+        raise _unreadable(str(path), error) from error
     text = decode(data, str(path))
     if not text.strip():
         raise InputError(f"{path}: the file is empty")
@@ -99,7 +114,7 @@ def check_splits(splits: dict[str, list[Record]]) -> dict[str, list[Record]]:
     for split in ("train", "validation"):
         if not splits[split]:
             raise InputError(
-                f"data.{split}_files: no records for {split}; without files of their own, "
-                f"validation and test take 1 of {_HELD_OUT} records of data.train_files each"
+                f"data.{split}_files: no records for {split}; without files of their own, those of "
+                "validation and test are held out from data.train_files, which are too short"
             )
     return {split: records for split, records in splits.items() if records}

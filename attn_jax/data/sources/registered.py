@@ -91,6 +91,8 @@ def _texts(features: tfds.features.FeaturesDict, prefix: str = "") -> Iterator[t
 
 def _builder(config: DataConfig) -> tfds.core.DatasetBuilder:
     name, _, variant = config.name.partition("/")
+    if not name.partition(":")[0].isidentifier():  # on which TFDS only says that it cannot parse it
+        raise InputError(_unknown(config.name))
     try:
         with quiet():
             known = tfds.builder_cls(name.partition(":")[0]).builder_configs
@@ -114,7 +116,7 @@ def _unknown(name: str) -> str:
     from attn_jax.data.sources import OWN
 
     hint = nearest(name, [*OWN, *tfds.list_builders(with_community_datasets=False)])
-    message = f"data.name = {name!r}: no such data set{hint}"
+    message = f"data.name = {name!r}: expected {', '.join(OWN)} or a data set of TFDS{hint}"
     if importlib.util.find_spec("tensorflow") is None:
         message += f" (TFDS has some only with TensorFlow: {_EXTRA})"
     return message

@@ -9,6 +9,7 @@ from typing import Any, SupportsIndex
 
 from attn_jax.config import DataConfig
 from attn_jax.errors import InputError
+from attn_jax.files import home_path
 
 SPLITS = ("train", "validation", "test")
 _READ = 1024  # records read at once
@@ -26,7 +27,7 @@ def data_dir(config: DataConfig) -> Path:
       InputError: a file stands in its way.
     """
     default = os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
-    path = Path(config.data_dir or default).expanduser()
+    path = home_path("data.data_dir", config.data_dir or default)
     there = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
     if not there.is_dir():
         raise InputError(f"data.data_dir = {str(path)!r}: {there} is a file, expected a directory")
