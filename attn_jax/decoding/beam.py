@@ -87,6 +87,7 @@ class _Rules(NamedTuple):
     """What a search goes by; `lengths`[n - 1] is n ** length_penalty."""
 
     size: int
+    n_best: int
     eos: int
     lengths: Float[Array, " max_new"]
 
@@ -124,16 +125,12 @@ def _search(
     model: Transformer,
     prompt: Tokens,
     source: Tokens | None,
-    beam: Beam,
-    max_new: int,
-    eos: int,
+    rules: _Rules,
     pad: int,
 ) -> Hypotheses:
-    B, M = prompt.ids.shape[0], beam.size
+    B, M, max_new = prompt.ids.shape[0], rules.size, len(rules.lengths)
     started = read_prompt(model, prompt, source, max_new, M)
     readout = make_readout(model)
-    lengths = np.arange(1, max_new + 1, dtype=np.float64) ** beam.length_penalty
-    rules = _Rules(M, eos, jnp.asarray(lengths, jnp.float32))
 
     def nothing(count: int, score: float) -> Hypotheses:
         ids = jnp.full((B, count, max_new), pad, jnp.int32)
@@ -156,7 +153,7 @@ def _search(
         cache=started.cache.fork(M),
         parents=jnp.zeros((B, 1), jnp.int32),
         live=nothing(1, 0.0),
-        done=nothing(beam.n_best, -jnp.inf),
+        done=nothing(rules.n_best, -jnp.inf),
         active=started.real,
     )
     state = rules.extend(start, readout(started.hidden)[:, None])
@@ -165,9 +162,10 @@ def _search(
     return rules.finish(state)
 
 
-@partial(jax.jit, static_argnums=(0, 4, 5, 6, 7))
-def _search_jit(graph, params, prompt, source, beam, max_new, eos, pad):
-    return _search(nnx.merge(graph, params), prompt, source, beam, max_new, eos, pad)
+@partial(jax.jit, static_argnums=(0, 5, 6, 7, 8))
+def _search_jit(graph, params, prompt, source, lengths, size, n_best, eos, pad):
+    rules = _Rules(size, n_best, eos, lengths)
+    return _search(nnx.merge(graph, params), prompt, source, rules, pad)
 
 
 def beam_search(
@@ -209,4 +207,7 @@ def beam_search(
       InputError: prompt and `max_new` - 1 together exceed the learned position table.
     """
     graph, params = nnx.split(model)
-    return _search_jit(graph, params, prompt, source, beam, max_new, eos, pad)
+    # In float64, so that rounding leaves them in order.
+    lengths = np.arange(1, max_new + 1, dtype=np.float64) ** beam.length_penalty
+    lengths = jnp.asarray(lengths, jnp.float32)
+    return _search_jit(graph, params, prompt, source, lengths, beam.size, beam.n_best, eos, pad)

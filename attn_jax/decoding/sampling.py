@@ -45,6 +45,9 @@ class Sampling:
             raise InputError(f"{name} = {getattr(self, name)!r}: expected {allowed}")
 
 
+GREEDY = Sampling()
+
+
 def probabilities(scores_NIW: Scores, sampling: Sampling) -> Scores:
     """Returns what tokens are drawn by: probabilities up to a factor, 0 where filtered out.
 
@@ -195,4 +198,4 @@ def greedy(
 ) -> Int[Array, "B max_new"]:
     """Continues each prompt with the likeliest token; arguments as in `sample`."""
     ends = {"max_new": max_new, "eos": eos, "pad": pad}
-    return sample(model, prompt, source, sampling=Sampling(), **ends)
+    return sample(model, prompt, source, sampling=GREEDY, **ends)

@@ -13,8 +13,11 @@ from jaxtyping import Array, Float, Int
 
 from attn_jax.models.transformer import Transformer
 
-# To find the k largest of V costs W + k * V / W comparisons, which is least for W = sqrt(k * V).
+# Finding the k largest of V costs W + k * V / W comparisons, which is least for W = sqrt(k * V).
+# Within these ends a width that divides V is better than that one: without tokens that are not
+# real, all scores need not be written out again.
 LANES = 256
+LEAST, MOST = 128, 1024
 
 Scores = Float[Array, "N I W"]
 
@@ -22,7 +25,7 @@ Scores = Float[Array, "N I W"]
 def make_readout(model: Transformer) -> Callable[[Float[Array, "N D"]], Scores]:
     """Prepares the vocabulary for a loop; returns the function from hidden states to scores."""
     vocab_size = model.embedding[...].shape[0]
-    lanes = min(LANES, vocab_size)
+    lanes = count_lanes(vocab_size)
     columns = -(-vocab_size // lanes) * lanes
     table_DV = model.output_table(columns)
     real = (jnp.arange(columns) < vocab_size).reshape(1, -1, lanes)
@@ -32,6 +35,14 @@ def make_readout(model: Transformer) -> Callable[[Float[Array, "N D"]], Scores]:
         return jnp.where(real, scores_NIW, -jnp.inf) if columns > vocab_size else scores_NIW
 
     return readout
+
+
+def count_lanes(vocab_size: int) -> int:
+    """Returns the width nearest to LANES that divides the vocabulary, if there is one."""
+    if vocab_size <= LANES:
+        return vocab_size
+    even = (width for width in range(LEAST, MOST + 1) if vocab_size % width == 0)
+    return min(even, key=lambda width: abs(width - LANES), default=LANES)
 
 
 def peaks(scores_NIW: Scores) -> Float[Array, "N 1 1"]:
