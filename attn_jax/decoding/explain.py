@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
@@ -65,7 +66,7 @@ def _explain(graph, params, prompt, written, source, eos):
 def explain(
     model: Transformer,
     prompt: Tokens,
-    written: Int[Array, "B max_new"],
+    written: Int[Array | np.ndarray, "B max_new"],
     source: Tokens | None = None,
     *,
     eos: int,

@@ -6,6 +6,7 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
@@ -159,7 +160,7 @@ def sample(
     source: Tokens | None = None,
     *,
     sampling: Sampling,
-    indices: Int[Array, " B"] | None = None,
+    indices: Int[Array | np.ndarray, " B"] | None = None,
     max_new: int,
     eos: int,
     pad: int,

@@ -87,9 +87,9 @@ def _write(
     prompt: Tokens,
     source: Tokens | None,
     search: Search,
-    indices: np.ndarray,
+    indices: Int[np.ndarray, " B"],
     **ends: int,
-) -> Int[Array, "B max_new"]:
+) -> Int[Array | np.ndarray, "B max_new"]:
     """Returns the tokens of the best text of each row."""
     if isinstance(search, Beam):
         return beam_search(model, prompt, source, beam=search, **ends).ids[:, 0]

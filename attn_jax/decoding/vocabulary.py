@@ -70,7 +70,7 @@ def top(
     """
     B, M, size, W = scores_BMIW.shape
     lane_peaks = start_BM[:, :, None] + jnp.max(scores_BMIW, axis=2)
-    _, at = top_k(lane_peaks.reshape(B, M * W), k)
+    _, at = top_k(lane_peaks.reshape(B, M * W), min(k, M * W))
     beam, lane = at // W, at % W
     found_BkI = scores_BMIW[jnp.arange(B)[:, None], beam, :, lane]
     values_BkI = jnp.take_along_axis(start_BM, beam, axis=1)[:, :, None] + found_BkI

@@ -168,8 +168,8 @@ class Transformer(nnx.Module):
           batch: rows.
           capacity: most tokens of a text. Without `prompt` there is a slot for each.
           source: what an encoder-decoder reads.
-          prompt: tokens read at once, at first, before those that come one by one; of these, a
-            model with a window then keeps only as many as it sees, in a ring.
+          prompt: tokens, padding included, read at once, at first, before those that come one by
+            one, without padding; a model with a window then keeps only what it sees, in a ring.
           beams: texts that a row will be forked into after its prompt.
 
         Raises:
