@@ -73,7 +73,10 @@ def generate_texts(
         sequences = [read[i] for i in chosen]
         tokens = _pad(sequences, specials.pad, (rows, _width(model, sequences, max_new)))
         prompt, source = objective.prompt(tokens)
-        indices = np.pad(chosen, (0, rows - len(chosen)))  # rows left over are empty
+        # Rows left over are empty, so that nothing waits for them.
+        left_over = jnp.arange(rows)[:, None] >= len(chosen)
+        prompt = prompt.replace(segments=jnp.where(left_over, 0, prompt.segments))
+        indices = np.pad(chosen, (0, rows - len(chosen)))
         ends = {"max_new": max_new, "eos": specials.eos, "pad": specials.pad}
         written = np.asarray(_write(model, prompt, source, search, indices, **ends))
         for index, ids in zip(chosen, written, strict=False):

@@ -95,13 +95,15 @@ def test_texts_come_back_by_index_whatever_their_lengths(
     arm = {"model.architecture": "decoder", "objective.name": name}
     fields = {"causal_lm": {}, "translation": TRANSLATION}.get(name, TRANSLATION | arm)
     subject, _ = make_subject(tiny_data.config(**fields))
-    seen, found = [], {}
+    seen, found, rows = [], {}, []
 
     def echo(model, prompt, source, *, sampling, indices, max_new, eos, pad):
         read = prompt if source is None else source
         seen.append(read.ids.shape)
         lengths = np.count_nonzero(read.segments, axis=1)
-        found.update(zip(indices[lengths > 0].tolist(), lengths[lengths > 0], strict=True))
+        real = np.asarray(prompt.segments).any(axis=1)
+        found.update(zip(indices[real].tolist(), lengths[real].tolist(), strict=True))
+        rows.append(int(real.sum()))
         return np.where(read.segments > 0, read.ids, pad)
 
     monkeypatch.setattr(decoding, "sample", echo)
@@ -112,6 +114,9 @@ def test_texts_come_back_by_index_whatever_their_lengths(
     times = 2 if name == "causal_lm" else 1  # a continuation comes after its beginning
     assert all(text == times * texts[i] for i, text in pairs)
     assert len({i for i, _ in pairs}) == 150
-    assert found == {i: len(text) + 1 for i, text in enumerate(texts)}  # each row has its index
+    assert rows == [64, 64, 22]  # what is left over of the last batch is empty
+    added = 2 if name == "causal_translation" else 1  # <eos>, and <sep>; or <bos>
+    # Each row has its index, from which follows what is drawn.
+    assert found == {i: len(text) + added for i, text in enumerate(texts)}
     assert len(seen) == 3  # of 64 rows
     assert len(set(seen)) > 1
