@@ -26,13 +26,8 @@ MODELS = {
     # A ring of 5 + 3 * 2 slots, which 3 * 6 tokens are written to after the prompt of 5: as many
     # positions as there are in the learned table.
     "ring": (
-        {
-            "num_layers": 2,
-            "window": 2,
-            "num_kv_heads": 1,
-            "positions": "learned",
-            "max_length": 11,
-        },
+        {"num_layers": 1, "window": 2, "num_kv_heads": 1, "positions": "learned"}
+        | {"max_length": 11},
         0,
     ),
     "pair": ({"num_layers": 1, "architecture": "encoder_decoder", "positions": "sinusoidal"}, 5),
@@ -55,10 +50,12 @@ class Case:
         prompt = tokens_of(prompts or self.prompts)
         return beam_search(self.model, prompt, self.source, beam=beam, **self.ends)
 
-    def slow(self, alpha):
+    def read(self, *texts):
         width = max(map(len, self.prompts)) + NEW - 1
-        read = Reader(self.model, 6 * SIZE, width, self.source)
-        return slow_beam(read, self.prompts, SIZE, alpha, NEW, self.eos, SIZE)
+        return Reader(self.model, 6 * SIZE, width, self.source)(*texts)
+
+    def slow(self, alpha):
+        return slow_beam(self.read, self.prompts, SIZE, alpha, NEW, self.eos, SIZE)
 
 
 @pytest.fixture(scope="module", params=MODELS)
@@ -180,13 +177,14 @@ def test_it_stops_when_nothing_can_win_any_more(tiny):
 
 def test_a_prompt_may_fill_the_cache(tiny):
     """It takes the whole learned table; one token more that is read again is refused."""
-    model = with_vocabulary(tiny(num_layers=1, positions="learned", max_length=9), V)
-    prompt = [[1, 2, 4, 5, 7, 8, 1, 2, 4]] * 2
+    case = Case(tiny, "ring")
+    prompt = [[1, 2, 4, 5, 7, 8, 1, 2, 4, 7, 7]]
     ends = {"eos": -1, "pad": PAD}
-    found = beam_search(model, tokens_of(prompt), beam=Beam(2, n_best=2), max_new=1, **ends)
-    assert_same(found, slow_beam(Reader(model, 2, 9), prompt, 2, 1.0, 1, -1, 2), -1)
-    with pytest.raises(InputError, match=r"10 tokens .* model\.max_length = 9"):
-        beam_search(model, tokens_of(prompt), beam=Beam(2), max_new=2, **ends)
+    beam = Beam(2, n_best=2)
+    found = beam_search(case.model, tokens_of(prompt), beam=beam, max_new=1, **ends)
+    assert_same(found, slow_beam(case.read, prompt, 2, 1.0, 1, -1, 2), -1)
+    with pytest.raises(InputError, match=r"12 tokens .* model\.max_length = 11"):
+        beam_search(case.model, tokens_of(prompt), beam=beam, max_new=2, **ends)
 
 
 def test_beams_share_the_source_and_the_prompt(tiny):

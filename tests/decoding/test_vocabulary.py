@@ -27,7 +27,8 @@ def test_the_largest_are_those_of_a_sort(k):
 
 def test_what_is_missing_is_minus_infinity_and_nothing_is_found_twice():
     scores = jnp.arange(3.0).reshape(1, 1, 1, 3)
-    values, beams, tokens = vocabulary.top(scores, jnp.zeros((1, 1)), 5)
+    find = jax.jit(vocabulary.top, static_argnums=2)
+    values, beams, tokens = find(scores, jnp.zeros((1, 1)), 5)
     assert values.tolist() == [[2, 1, 0, -np.inf, -np.inf]]
     assert tokens[0, :3].tolist() == [2, 1, 0]
     assert (beams == 0).all()
