@@ -133,6 +133,8 @@ class EvalConfig(Section):
     split: str = "validation"  # validation | test
     max_items: int = 1000  # most rows (LM) or sentences (pairs) that are read; 0 means all
     shared_positions: int = 1024  # held-out positions that every arm predicts
+    beam_size: int = 1  # translation: hypotheses searched at once; 1 is greedy decoding
+    length_penalty: float = 1.0  # of a beam: a score is log-probability / length ** this; 1: mean
 
 
 @dataclass
@@ -222,6 +224,8 @@ BOUNDS: dict[str, tuple[float, float | None]] = {
     "train.keep_checkpoints": (0, None),
     "eval.max_items": (0, None),
     "eval.shared_positions": (1, None),
+    "eval.beam_size": (1, 1000),
+    "eval.length_penalty": (0, 5),
 }
 
 

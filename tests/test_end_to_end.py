@@ -84,6 +84,10 @@ def test_translate_a_file_line_by_line(run_module, translation_run, tmp_path):
     # From stdin to stdout, the same; without the last newline, too.
     done = succeed(run_module, *command, stdin=source.read_text().removesuffix("\n"))
     assert done.stdout == output.read_text()
+    # A search of several hypotheses at once finds other texts, the same for the same source.
+    done = succeed(run_module, *command, "--beam_size=3", stdin="001 one\n\n001 one\n")
+    first, empty, last, end = done.stdout.split("\n")
+    assert (first, empty, end) == (last, "", "")
 
 
 def test_a_language_model_continues_each_line(run_module, lm_run):
@@ -94,6 +98,14 @@ def test_a_language_model_continues_each_line(run_module, lm_run):
     assert lines[0].startswith("one two")
     assert lines[1] == ""
     assert lines[2].startswith("three")
+    warm = (*command, "--temperature=2", "--top_k=50")
+    first = succeed(run_module, *warm, stdin="one two\none two\n").stdout
+    assert (
+        first
+        == succeed(run_module, *warm, stdin="one two\none two\n\nthree\n").stdout[: len(first)]
+    )
+    assert len(set(first.splitlines())) == 2
+    assert first != succeed(run_module, *warm, "--seed=1", stdin="one two\none two\n").stdout
 
 
 STUDY = """

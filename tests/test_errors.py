@@ -281,6 +281,10 @@ def test_generate(refused, lm_run, tmp_path):
     assert "stdin: line 2: not UTF-8" in line
     line = refused(*command, f"--input={source}", "--max_new=0")
     assert "max_new" in line
+    line = refused(*command, f"--input={source}", "--beam_size=2", "--temperature=0.5")
+    assert "temperature = 0.5: expected beam_size = 1 with it, not 2" in line
+    line = refused(*command, f"--input={source}", "--top_p=0.5")
+    assert "top_p = 0.5: expected temperature > 0" in line
     line = refused("experiments.generate", f"--workdir={tmp_path}/none", f"--input={source}")
     assert "not a run directory" in line
 

@@ -21,8 +21,8 @@ from attn_jax.benchmark.measure import (
 )
 from attn_jax.benchmark.presets import DECODE, choose, decode_config
 from attn_jax.benchmark.roofline import ceiling
+from attn_jax.decoding.beam import Beam, beam_search
 from attn_jax.decoding.sampling import greedy
-from attn_jax.errors import InputError
 from attn_jax.models.tokens import Tokens
 from attn_jax.models.transformer import Transformer, build_model
 from attn_jax.objectives.batch import Batch
@@ -45,18 +45,31 @@ class DecodeShape:
 def generate(
     model: Transformer, prompt: Tokens, source: Tokens, shape: DecodeShape
 ) -> Int[Array, "B max_new"]:
-    """Returns what the project's own decoder writes."""
-    return greedy(model, prompt, source, max_new=shape.target_length, eos=NEVER, pad=0)
+    """Returns what the project's own decoder writes: of a beam, the best text of each source."""
+    ends = {"max_new": shape.target_length, "eos": NEVER, "pad": 0}
+    if shape.beam_size == 1:
+        return greedy(model, prompt, source, **ends)
+    return beam_search(model, prompt, source, beam=Beam(shape.beam_size), **ends).ids[:, 0]
 
 
 def flops_per_token(model: Transformer, source: Tokens, shape: DecodeShape) -> float:
-    """Returns the FLOPs of a generated token: a third of those of training on the same texts."""
+    """Returns the FLOPs of a generated token: a third of those of training on the same texts.
+
+    Of a beam, each hypothesis counts as a text, the source once, and the best text's tokens as
+    generated.
+    """
     ids = jnp.zeros((shape.batch_size, shape.target_length), jnp.int32)
     inputs = Tokens.of(ids).causal()
     weights = jnp.ones(ids.shape, jnp.float32)
-    batch = Batch(inputs, ids, weights, source=source.bidirectional())
+    read = source.bidirectional()
     _, params = split_model(model)
-    return training_flops(model.config, params, batch) / 3 / ids.size
+
+    def flops(inputs: Tokens, weights: Array) -> float:
+        batch = Batch(inputs, ids, weights, source=read)
+        return training_flops(model.config, params, batch) / 3
+
+    nothing = flops(inputs.replace(segments=inputs.segments * 0), weights * 0)
+    return (nothing + shape.beam_size * (flops(inputs, weights) - nothing)) / ids.size
 
 
 def run(preset: str, shape: DecodeShape, budget: Budget, dtype: str = "float32") -> dict[str, Any]:
@@ -69,11 +82,9 @@ def run(preset: str, shape: DecodeShape, budget: Budget, dtype: str = "float32")
       dtype: of activations.
 
     Raises:
-      InputError: there is no such preset or dtype, or no decoder for the beam size.
+      InputError: there is no such preset, dtype or beam size.
     """
     sizes = choose("preset", preset, DECODE)
-    if shape.beam_size != 1:
-        raise InputError(f"beam_size = {shape.beam_size}: expected 1, greedy; there is no beam yet")
     model = build_model(decode_config(sizes, dtype), sizes.vocab)
     key = jax.random.key(0)
     ids = jax.random.randint(key, (shape.batch_size, shape.source_length), 0, sizes.vocab)
@@ -108,7 +119,7 @@ def run(preset: str, shape: DecodeShape, budget: Budget, dtype: str = "float32")
 
 
 def _temp_mib(model: Transformer, prompt: Tokens, source: Tokens, shape: DecodeShape) -> float:
-    """Compiles the same program again, for its memory: `greedy` hides its own."""
+    """Compiles the same program again, for its memory: `generate` hides its own."""
     graph, params = nnx.split(model)
 
     @jax.jit

@@ -1,4 +1,4 @@
-"""Exact match, BLEU and chrF of greedy translations."""
+"""Exact match, BLEU and chrF of translations, greedy or by beam search."""
 
 from typing import Any
 
@@ -6,6 +6,8 @@ import numpy as np
 from flax import nnx
 from sacrebleu.metrics import BLEU, CHRF
 
+from attn_jax.decoding.beam import Beam
+from attn_jax.decoding.sampling import GREEDY
 from attn_jax.decoding.text import generate_texts
 from attn_jax.evaluation.evaluator import Evaluator, Subject
 
@@ -34,7 +36,10 @@ class TranslationQuality(Evaluator):
         subject = self._subject
         model = nnx.merge(subject.graph, params)
         length, tokenizer = subject.config.data.length, subject.dataset.tokenizer
-        found = dict(generate_texts(model, subject.objective, tokenizer, self._sources, length))
+        beam = subject.config.eval.beam_size
+        search = Beam(beam, subject.config.eval.length_penalty) if beam > 1 else GREEDY
+        args = (subject.objective, tokenizer, self._sources, length, search)
+        found = dict(generate_texts(model, *args))
         hypotheses = [found[i] for i in range(len(self._sources))]
         copied = {f"copy_{name}": value for name, value in self._scores(self._sources).items()}
         bleu, chrf = BLEU(), CHRF()

@@ -111,7 +111,9 @@ class Attention(nnx.Module):
     def __call__(self, q, k, v, queries: Tokens, keys: Tokens, capture=None) -> Array:
         """Attends and projects back to [N, D]."""
         if capture is None:
-            kernel = choose_kernel(self.kernel, q.shape[2], k.shape[2])
+            # A few queries, one a beam, of which each has its own fields of the keys.
+            name = "dense" if keys.segments.ndim == 3 else self.kernel
+            kernel = choose_kernel(name, q.shape[2], k.shape[2])
             y_BHTK = kernel(q, k, v, queries, keys, self.window)
         else:
             y_BHTK = attend(q, k, v, queries, keys, self.window, capture)

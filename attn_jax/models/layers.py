@@ -105,7 +105,7 @@ class Block(nnx.Module):
           The residual stream, and this layer's keys and values (all those in the cache, if any).
         """
         B = tokens.ids.shape[0]
-        seen = tokens if cache is None else cache.tokens
+        seen = tokens if cache is None else cache.seen()
         keys = (None,) * 3 if key is None else jax.random.split(key, 3)
 
         h_ND = self._enter(self.norm_attention, x_ND)

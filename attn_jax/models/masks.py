@@ -41,11 +41,12 @@ def visible(queries: Tokens, keys: Tokens, window: int = 0) -> Bool[Array | np.n
 
     Args:
       queries: fields of the queries, [B, T]; `blocks` must be set.
-      keys: fields of the keys, [B, S]; `blocks` must be set.
+      keys: fields of the keys, [B, S]; `blocks` must be set. Fields that differ between queries,
+        as those of a cache with beams, are [B, T, S], or [B, 1, S] where they do not.
       window: 0 for none; else a query sees positions fewer than `window` away, on either side.
     """
     q = jax.tree.map(lambda x: x[:, :, None], queries)
-    k = jax.tree.map(lambda x: x[:, None, :], keys)
+    k = keys if keys.segments.ndim == 3 else jax.tree.map(lambda x: x[:, None, :], keys)
     seen = (q.segments == k.segments) & (q.segments != 0) & (k.blocks <= q.blocks)
     if window:
         seen &= abs(q.positions - k.positions) < window

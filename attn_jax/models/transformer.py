@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 from attn_jax.config import ModelConfig
 from attn_jax.errors import InputError
 from attn_jax.models.cache import Cache, Memory, empty_tokens
-from attn_jax.models.layers import Block, dropout, make_norm
+from attn_jax.models.layers import Block, dropout, make_norm, materialize
 from attn_jax.models.positions import rotation, sinusoidal
 from attn_jax.models.tokens import Tokens
 
@@ -44,6 +44,8 @@ class Stack(nnx.Module):
         keys = (None,) * (len(self.blocks) + 1)
         if key is not None:
             keys = jax.random.split(key, len(self.blocks) + 1)
+        if cache is None:  # which was checked when it was made
+            check_length(self.config, T)
         x_BTD = self._add_positions(x_BTD, tokens).astype(self.config.dtype)
         # [N, D] from here on: with three axes XLA's CPU back-end transposes every weight gradient.
         x_ND = dropout(x_BTD.reshape(B * T, D), self.config.dropout, keys[-1])
@@ -102,7 +104,6 @@ class Stack(nnx.Module):
         if self.config.positions == "sinusoidal":
             return x_BTD + sinusoidal(tokens.positions, self.config.d_model)
         if self.config.positions == "learned":
-            check_length(self.config, tokens.ids.shape[1])
             return x_BTD + self.positions[...][tokens.positions]
         return x_BTD
 
@@ -135,24 +136,61 @@ class Transformer(nnx.Module):
         """Returns unit-size embeddings in float32."""
         return self.embedding[...][ids] * self.config.d_model**0.5
 
-    def logits(self, hidden: Float[Array, "*batch D"]) -> Float[Array, "*batch V"]:
-        """Returns float32 scores of every vocabulary entry."""
-        table_VD = self.embedding[...].astype(hidden.dtype)
-        return jnp.matmul(hidden, table_VD.T, preferred_element_type=jnp.float32)
+    def logits(
+        self, hidden: Float[Array, "*batch D"], table_DV: Float[Array, "D V"] | None = None
+    ) -> Float[Array, "*batch V"]:
+        """Returns float32 scores of every vocabulary entry; a loop passes its `output_table`."""
+        if table_DV is None:
+            table_DV = self.embedding[...].astype(hidden.dtype).T
+        return jnp.matmul(hidden, table_DV, preferred_element_type=jnp.float32)
 
-    def start(self, batch: int, capacity: int, source: Tokens | None = None) -> Cache:
-        """Returns an empty cache of `capacity` slots a row; a source is encoded once, here.
+    def output_table(self, columns: int) -> Float[Array, "D columns"]:
+        """Returns the vocabulary as the columns of a matrix, and columns of 0 after its end.
+
+        Made once before a loop: a product with few rows takes longer to read [V, D] crosswise.
+        """
+        table_DV = self.embedding[...].astype(self.config.dtype).T
+        missing = columns - table_DV.shape[1]
+        return materialize(jnp.pad(table_DV, ((0, 0), (0, missing))))
+
+    def start(
+        self,
+        batch: int,
+        capacity: int,
+        source: Tokens | None = None,
+        *,
+        prompt: int | None = None,
+        beams: int = 1,
+    ) -> Cache:
+        """Returns an empty cache; a source is encoded once, here.
+
+        Args:
+          batch: rows.
+          capacity: most tokens of a text. Without `prompt` there is a slot for each.
+          source: what an encoder-decoder reads.
+          prompt: tokens, padding included, read at once, at first, before those that come one by
+            one, without padding; a model with a window then keeps only what it sees, in a ring.
+          beams: texts that a row will be forked into after its prompt.
 
         Raises:
           InputError: the learned position table is shorter than `capacity`.
         """
-        check_length(self.config, capacity)
         c = self.config
-        shape = (batch, c.num_kv_heads or c.num_heads, capacity, c.d_model // c.num_heads)
+        check_length(c, capacity)
+        prompt = capacity if prompt is None else prompt
+        steps = capacity - prompt
+        kept = min(steps, c.window or steps)
+        slots = prompt + beams * kept
+        shape = (batch, c.num_kv_heads or c.num_heads, slots, c.d_model // c.num_heads)
         layer = (jnp.zeros(shape, c.dtype), jnp.zeros(shape, c.dtype))
-        tokens = empty_tokens(batch, capacity)
         memory = self.encode(source) if source is not None else None
-        return Cache(tokens, jnp.int32(0), (layer,) * c.num_layers, memory)
+        return Cache(
+            tokens=empty_tokens(batch, slots),
+            cursor=jnp.int32(0),
+            layers=(layer,) * c.num_layers,
+            memory=memory,
+            window=c.window if kept < steps else 0,
+        )
 
     def encode(self, source: Tokens, **options) -> Memory | None:
         """Returns the source as the decoder sees it; None where there is no cross-attention."""

@@ -86,17 +86,20 @@ def test_bfloat16_is_passed_on():
     assert train.synthetic(SIZES, dtype="bfloat16").config.model.dtype == "bfloat16"
 
 
-def test_decode_counts_what_is_generated():
+@pytest.mark.parametrize("beam", [1, 2])
+def test_decode_counts_what_is_generated(beam):
     S, N = 5, 3
-    shape = decode.DecodeShape(batch_size=B, source_length=S, target_length=N)
+    shape = decode.DecodeShape(beam, batch_size=B, source_length=S, target_length=N)
     result = decode.run("tiny", shape, TWO)
     check(result, B * N)
-    assert result["beam_size"] == 1
+    assert result["beam_size"] == beam
     assert decode.NEVER not in range(V)
     block = 4 * D * D + 4 * D * D  # of a side: attention, and an MLP of 2 D
-    cross = N * 2 * D * D + S * 2 * D * D  # queries and output; keys and values
-    pairs = S * S + N * (N + 1) / 2 + N * S
-    flops = 2 * ((S + N) * block + cross + N * V * D + 2 * D * pairs)
+    # Of the source: its stack, its pairs, keys and values for the target.
+    flops = 2 * (S * block + S * 2 * D * D + 2 * D * S * S)
+    # Of each hypothesis: its stack, cross-attention's queries and output, the vocabulary, pairs.
+    pairs = N * (N + 1) / 2 + N * S
+    flops += beam * 2 * (N * block + N * 2 * D * D + N * V * D + 2 * D * pairs)
     assert result["flops_per_token"] == pytest.approx(flops / N, rel=1e-5)
 
 
@@ -181,7 +184,7 @@ REFUSED = {
     "objective": lambda: train.synthetic(SIZES, "mased_lm"),
     "dtype": lambda: train.synthetic(SIZES, dtype="float16"),
     "preset = 'smal'": lambda: decode.run("smal", decode.DecodeShape(), TWO),
-    "beam_size = 5": lambda: decode.run("tiny", decode.DecodeShape(beam_size=5), TWO),
+    "beam_size = 1001": lambda: decode.run("tiny", decode.DecodeShape(beam_size=1001), TWO),
     "kernels = 'dens'": lambda: attention.run(["dens"], [4], 0, "float32", TWO),
     "T = 'x'": lambda: presets.whole_number("T", "x"),
     "seconds = nan": lambda: Budget(seconds=float("nan")),

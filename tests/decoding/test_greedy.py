@@ -105,7 +105,7 @@ def test_decoding_stops_when_all_rows_are_finished(tiny):
             jax.debug.callback(lambda: calls.append(1))
             return jax.nn.one_hot(tokens.ids, 80), cache
 
-        def logits(self, hidden):
+        def logits(self, hidden, table_DV):
             return jnp.roll(hidden, 1, axis=-1)
 
     shapes = nnx.eval_shape(lambda: Counting(tiny(num_layers=1).config, 80, nnx.Rngs(0)))

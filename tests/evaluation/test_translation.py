@@ -29,7 +29,7 @@ def evaluate(subject_of, monkeypatch, translate, **fields):
     """Runs the evaluator with a made-up model that gives its answers in another order."""
     subject, params = subject_of(**fields)
 
-    def generate(model, objective, tokenizer, texts, max_new):
+    def generate(model, objective, tokenizer, texts, max_new, search):
         for i in np.random.default_rng(0).permutation(len(texts)):
             yield int(i), translate(texts[i])
 
@@ -95,14 +95,18 @@ def test_texts_come_back_by_index_whatever_their_lengths(
     arm = {"model.architecture": "decoder", "objective.name": name}
     fields = {"causal_lm": {}, "translation": TRANSLATION}.get(name, TRANSLATION | arm)
     subject, _ = make_subject(tiny_data.config(**fields))
-    seen = []
+    seen, found, rows = [], {}, []
 
-    def echo(model, prompt, source, *, max_new, eos, pad):
+    def echo(model, prompt, source, *, sampling, indices, max_new, eos, pad):
         read = prompt if source is None else source
         seen.append(read.ids.shape)
+        lengths = np.count_nonzero(read.segments, axis=1)
+        real = np.asarray(prompt.segments).any(axis=1)
+        found.update(zip(indices[real].tolist(), lengths[real].tolist(), strict=True))
+        rows.append(int(real.sum()))
         return np.where(read.segments > 0, read.ids, pad)
 
-    monkeypatch.setattr(decoding, "greedy", echo)
+    monkeypatch.setattr(decoding, "sample", echo)
     texts = [f"{i}" + "x" * (i * 7 % 34) for i in range(150)]
     args = (subject.objective, subject.dataset.tokenizer, texts, 5)
     pairs = list(generate_texts(tiny(), *args))
@@ -110,5 +114,9 @@ def test_texts_come_back_by_index_whatever_their_lengths(
     times = 2 if name == "causal_lm" else 1  # a continuation comes after its beginning
     assert all(text == times * texts[i] for i, text in pairs)
     assert len({i for i, _ in pairs}) == 150
+    assert rows == [64, 64, 22]  # what is left over of the last batch is empty
+    added = 2 if name == "causal_translation" else 1  # <eos>, and <sep>; or <bos>
+    # Each row has its index, from which follows what is drawn.
+    assert found == {i: len(text) + added for i, text in enumerate(texts)}
     assert len(seen) == 3  # of 64 rows
     assert len(set(seen)) > 1

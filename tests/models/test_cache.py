@@ -164,6 +164,90 @@ def test_the_comparison_finds_planted_bugs(tiny, monkeypatch, method, planted):
         assert_same(model, tokens, chunks, step=jax.jit(lambda *x: model.step(*x)))
 
 
+LONG = Tokens.of(jnp.concatenate([IDS, IDS[::-1]], axis=1))
+GAPS = [[], [0], [1], [3, 1], [2, 3], [0, 1, 2, 3]]  # columns of padding in each row's prompt
+
+
+@partial(jax.jit, static_argnums=0)
+def compiled_forward(graph, params, tokens):
+    return nnx.merge(graph, params)(tokens)
+
+
+# Width of the first chunk, of the others, and window: in window + first slots.
+RINGS = {"one by one": (1, 1, 2), "pairs": (2, 2, 3), "a prompt longer than the window": (4, 1, 2)}
+
+
+@pytest.mark.parametrize("gaps", [False, True], ids=["plain", "gaps"])
+@pytest.mark.parametrize("sizes", RINGS.values(), ids=RINGS)
+def test_a_ring_that_is_gone_round_equals_the_full_forward(tiny, sizes, gaps):
+    """12 tokens in 3 to 6 slots; pairs are written across the end."""
+    first, size, window = sizes
+    real = [[not gaps or c >= first or c not in row for c in range(12)] for row in GAPS]
+    tokens = Tokens.of(LONG.ids, jnp.array(real))
+    model, split = tiny(window=window), nnx.split(tiny(window=window))
+    full = np.asarray(compiled_forward(*split, tokens.causal()))
+    cache = model.start(T, 12, prompt=first)
+    assert cache.tokens.ids.shape == (T, first + window)
+    for start, stop in [(0, first)] + [(i, i + size) for i in range(first, 12, size)]:
+        hidden, cache = compiled_step(*split, tokens_slice(tokens, start, stop), cache)
+        there = np.array(real)[:, start:stop]
+        np.testing.assert_allclose(hidden[there], full[:, start:stop][there], atol=1e-5)
+    assert cache.cursor == 12
+
+
+def test_a_ring_is_as_small_as_the_window_lets_it_be(tiny):
+    """One slot less, and the oldest key that is seen is gone."""
+    tokens, split = LONG, nnx.split(tiny(window=3))
+    full = np.asarray(compiled_forward(*split, tokens.causal()))
+    for slots in (3, 2):
+        cache = tiny(window=3).start(T, slots)
+        cache = Cache(cache.tokens, cache.cursor, cache.layers, window=slots)  # not refused
+        for i in range(6):
+            hidden, cache = compiled_step(*split, tokens_slice(tokens, i, i + 1), cache)
+        assert np.allclose(hidden, full[:, 5:6], atol=1e-5) == (slots == 3)
+
+
+def test_a_chunk_that_a_ring_cannot_hold_is_refused(tiny):
+    model = tiny(window=2)
+    cache = model.start(T, 12, prompt=2)
+
+    def take(count):
+        return jax.tree.map(lambda x: x[:, :count], LONG)
+
+    jax.eval_shape(model.step, take(3), cache)  # 4 slots: window + 3 - 1
+    with pytest.raises(InputError, match=r"4 tokens at once .* 4 slots: .*window = 2 they need 5"):
+        jax.eval_shape(model.step, take(4), cache)
+
+
+def test_there_is_a_ring_only_where_it_saves_slots(tiny):
+    assert tiny(window=4).start(2, 7, prompt=3).window == 0  # 3 + 4 are all 7
+    assert tiny(window=4).start(2, 8, prompt=3).tokens.ids.shape == (2, 7)
+    assert tiny().start(2, 8, prompt=3).tokens.ids.shape == (2, 8)
+    assert tiny(window=4).start(2, 8).tokens.ids.shape == (2, 8)  # chunks of any size
+    assert tiny(window=4).start(2, 9, prompt=3, beams=5).tokens.ids.shape == (2, 3 + 5 * 4)
+
+
+def test_beams_see_their_own_slots():
+    """A prompt of 2 slots, then 2 beams: both go on from beam 1, then from each other."""
+    tokens = empty_tokens(1, 8)
+    cache = Cache(tokens, jnp.int32(0), ()).write_tokens(tokens_of([7, 8])).advance((), 2).fork(2)
+    seen = []
+    for ids, parents in (([10, 11], [0, 0]), ([20, 21], [1, 1]), ([30, 31], [1, 0])):
+        cache = cache.choose(jnp.array([parents])).write_tokens(tokens_of(ids)).advance((), 2)
+        fields = cache.seen()
+        real = np.asarray(fields.segments[0]) != 0
+        ids = np.broadcast_to(fields.ids[0], real.shape)
+        seen.append([row[keep].tolist() for row, keep in zip(ids, real, strict=True)])
+    assert seen[0] == [[7, 8, 10], [7, 8, 11]]
+    assert seen[1] == [[7, 8, 11, 20], [7, 8, 11, 21]]
+    assert seen[2] == [[7, 8, 11, 21, 30], [7, 8, 11, 20, 31]]
+
+
+def tokens_of(ids):
+    ids = jnp.array([ids], jnp.int32)
+    return Tokens(ids, ids, jnp.ones_like(ids), ids)
+
+
 def test_a_prompt_longer_than_the_cache_is_refused(tiny):
     for architecture in ("decoder", "encoder_decoder"):
         model = tiny(architecture=architecture)

@@ -1,0 +1,67 @@
+"""How every kind of decoding begins, and what it reads after that."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from attn_jax.models.cache import Cache
+from attn_jax.models.tokens import Tokens
+from attn_jax.models.transformer import Transformer
+
+
+class Started(NamedTuple):
+    """What is known once the prompts were read.
+
+    last: [B, 1], each row's last real token.
+    hidden: its hidden state, from which the first new token follows.
+    cache: all that was read.
+    """
+
+    last: Tokens
+    hidden: Float[Array, "B D"]
+    cache: Cache
+
+    @property
+    def real(self) -> Bool[Array, " B"]:
+        """False for a row without any token, which nothing can be written after."""
+        return self.last.segments[:, 0] != 0
+
+    def following(
+        self, i: Int[Array, ""], ids: Int[Array, "B M"], real: Bool[Array, "B M"]
+    ) -> Tokens:
+        """Returns the new tokens number `i`, from 0, of M texts a row, with their fields."""
+        after = 1 + i
+
+        def go_on(x: Array) -> Array:
+            return jnp.broadcast_to(x + after, ids.shape)
+
+        positions, blocks = go_on(self.last.positions), go_on(self.last.blocks)
+        return Tokens(ids, positions, real.astype(jnp.int32), blocks)
+
+
+def read_prompt(
+    model: Transformer, prompt: Tokens, source: Tokens | None, max_new: int, beams: int = 1
+) -> Started:
+    """Reads all prompts at once.
+
+    Args:
+      model: any architecture with `start` and `step`.
+      prompt: [B, P] of any lengths, with padding (segment 0) anywhere.
+      source: what an encoder-decoder reads.
+      max_new: most tokens that will be written; the last of them is not read again.
+      beams: texts a row that will go on from the prompt.
+
+    Raises:
+      InputError: prompt and `max_new` - 1 together exceed the learned position table.
+    """
+    batch, length = prompt.ids.shape
+    prompt = model.fill_blocks(prompt)
+    cache = model.start(batch, length + max_new - 1, source, prompt=length, beams=beams)
+    hidden, cache = model.step(prompt, cache)
+    columns = jnp.arange(length)[None, :]
+    column = jnp.max(jnp.where(prompt.segments != 0, columns, 0), axis=1, keepdims=True)
+    last = jax.tree.map(lambda x: jnp.take_along_axis(x, column, axis=1), prompt)
+    hidden = jnp.take_along_axis(hidden, column[:, :, None], axis=1)[:, 0]
+    return Started(last, hidden, cache)
