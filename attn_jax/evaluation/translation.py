@@ -1,10 +1,12 @@
-"""Exact match, BLEU and chrF of translations, greedy or by beam search."""
+"""Exact match, BLEU, chrF and TER of translations, greedy or by beam search."""
 
+import json
 from typing import Any
 
 import numpy as np
 from flax import nnx
-from sacrebleu.metrics import BLEU, CHRF
+from sacrebleu.metrics import BLEU, CHRF, TER
+from sacrebleu.metrics.bleu import BLEUScore
 
 from attn_jax.decoding.beam import Beam
 from attn_jax.decoding.sampling import GREEDY
@@ -12,6 +14,7 @@ from attn_jax.decoding.text import generate_texts
 from attn_jax.evaluation.evaluator import Evaluator, Subject
 
 NUM_SAMPLES = 8  # translations shown in the report
+RESAMPLES = 1000  # of the sentences, for the interval of BLEU
 
 
 class TranslationQuality(Evaluator):
@@ -32,7 +35,11 @@ class TranslationQuality(Evaluator):
         self._sources, self._references = map(list, zip(*pairs, strict=True))
 
     def run(self, params: dict) -> dict[str, Any]:
-        """Returns scores in per cent (exact match) and points (BLEU, chrF), and samples."""
+        """Returns scores in per cent (exact match) and points (BLEU, chrF, TER), and samples.
+
+        `bleu` and `chrf` are of the text as it is read; `bleu_tokenized` is of lower-cased words
+        between spaces, for files that are tokenized already.
+        """
         subject = self._subject
         model = nnx.merge(subject.graph, params)
         length, tokenizer = subject.config.data.length, subject.dataset.tokenizer
@@ -42,16 +49,12 @@ class TranslationQuality(Evaluator):
         found = dict(generate_texts(model, *args))
         hypotheses = [found[i] for i in range(len(self._sources))]
         copied = {f"copy_{name}": value for name, value in self._scores(self._sources).items()}
-        bleu, chrf = BLEU(), CHRF()
-        bleu.corpus_score(hypotheses, [self._references])
-        chrf.corpus_score(hypotheses, [self._references])
         return {
             "split": subject.config.eval.split,
             "items": len(hypotheses),
             **self._scores(hypotheses),
+            **self._details(hypotheses),
             **copied,
-            "bleu_signature": str(bleu.get_signature()),
-            "chrf_signature": str(chrf.get_signature()),
             "samples": [
                 {"source": s, "reference": r, "hypothesis": h}
                 for s, r, h in list(zip(self._sources, self._references, hypotheses, strict=True))[
@@ -60,6 +63,30 @@ class TranslationQuality(Evaluator):
             ],
         }
 
+    def _details(self, hypotheses: list[str]) -> dict[str, Any]:
+        metrics = {"bleu": BLEU(), "chrf": CHRF(), "ter": TER()}
+        # force: sacrebleu takes tokenized text for a mistake.
+        metrics["bleu_tokenized"] = BLEU(lowercase=True, tokenize="none", force=True)
+        found = {
+            name: metric.corpus_score(hypotheses, [self._references])
+            for name, metric in metrics.items()
+        }
+        return {
+            "ter": found["ter"].score,
+            "bleu_tokenized": found["bleu_tokenized"].score,
+            "bleu_interval": self._interval(hypotheses),
+            **{f"{name}_details": _explain(found[name]) for name in ("bleu", "bleu_tokenized")},
+            **{f"{name}_signature": str(metrics[name].get_signature()) for name in metrics},
+        }
+
+    def _interval(self, hypotheses: list[str]) -> list[float]:
+        """Returns the 95 % bootstrap interval of BLEU over sentences (Koehn 2004)."""
+        bleu = BLEU()
+        score = bleu.corpus_score(hypotheses, [self._references], n_bootstrap=RESAMPLES)
+        found = json.loads(score.format(signature=str(bleu.get_signature()), is_json=True))
+        mean, margin = found["confidence_mean"], found["confidence_var"]
+        return [mean - margin, mean + margin]
+
     def _scores(self, hypotheses: list[str]) -> dict[str, float]:
         same = [h == r for h, r in zip(hypotheses, self._references, strict=True)]
         return {
@@ -67,3 +94,13 @@ class TranslationQuality(Evaluator):
             "bleu": BLEU().corpus_score(hypotheses, [self._references]).score,
             "chrf": CHRF().corpus_score(hypotheses, [self._references]).score,
         }
+
+
+def _explain(bleu: BLEUScore) -> dict[str, Any]:
+    """Returns what a BLEU score is made of: precisions of 1- to 4-grams in per cent, lengths."""
+    return {
+        "precisions": list(bleu.precisions),
+        "brevity_penalty": bleu.bp,
+        "length": bleu.sys_len,
+        "reference_length": bleu.ref_len,
+    }

@@ -72,6 +72,33 @@ def test_scores_are_those_of_sacrebleu(subject_of, monkeypatch):
     assert 0 < found["copy_chrf"] < 100
 
 
+def loud(source):
+    """Every third one in capital letters, all with a word too many."""
+    right = reference(source)
+    return f"{right if int(source.split()[0]) % 3 else right.upper()} ."
+
+
+def test_what_explains_the_scores_is_that_of_sacrebleu(subject_of, monkeypatch):
+    found = evaluate(subject_of, monkeypatch, loud)
+    sources = [f"{i} one two three four" for i in range(12)]
+    hypotheses, references = list(map(loud, sources)), list(map(reference, sources))
+    assert found["ter"] == sacrebleu.corpus_ter(hypotheses, [references]).score
+    lower = sacrebleu.corpus_bleu(hypotheses, [references], lowercase=True, tokenize="none")
+    assert found["bleu_tokenized"] == lower.score > found["bleu"]
+    assert found["bleu_tokenized_details"] == {
+        "precisions": list(lower.precisions),
+        "brevity_penalty": 1.0,
+        "length": 12 * 6,
+        "reference_length": 12 * 5,
+    }
+    assert found["bleu_details"]["precisions"][0] < lower.precisions[0]
+    low, high = found["bleu_interval"]
+    assert low < found["bleu"] < high
+    assert "case:lc" in found["bleu_tokenized_signature"]
+    assert "tok:none" in found["bleu_tokenized_signature"]
+    assert "tok:tercom" in found["ter_signature"]
+
+
 def test_samples_stand_beside_their_references(subject_of, monkeypatch):
     samples = evaluate(subject_of, monkeypatch, half_right)["samples"]
     assert len(samples) == 8
