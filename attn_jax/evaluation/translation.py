@@ -43,8 +43,8 @@ class TranslationQuality(Evaluator):
         subject = self._subject
         model = nnx.merge(subject.graph, params)
         length, tokenizer = subject.config.data.length, subject.dataset.tokenizer
-        beam = subject.config.eval.beam_size
-        search = Beam(beam, subject.config.eval.length_penalty) if beam > 1 else GREEDY
+        beam, penalty = subject.config.eval.beam_size, subject.config.eval.length_penalty
+        search = Beam(beam, penalty) if beam > 1 else GREEDY
         args = (subject.objective, tokenizer, self._sources, length, search)
         found = dict(generate_texts(model, *args))
         hypotheses = [found[i] for i in range(len(self._sources))]
@@ -52,6 +52,7 @@ class TranslationQuality(Evaluator):
         return {
             "split": subject.config.eval.split,
             "items": len(hypotheses),
+            "decoding": f"beam {beam}, length penalty {penalty:g}" if beam > 1 else "greedy",
             **self._scores(hypotheses),
             **self._details(hypotheses),
             **copied,

@@ -29,7 +29,7 @@ class Cache:
 
     tokens: [B, S] ids and fields of each slot; segment 0 marks an empty slot (or padding), which
             no query sees, so ragged prompts need no other bookkeeping.
-    cursor: how many tokens a row were written; the next one goes to this slot.
+    cursor: how many slots were written so far; the next token goes to the slot of that number.
     layers: keys and values per layer, [B, G, S, K], positions applied.
     memory: the encoded source, for an encoder-decoder.
     beams: the slots that hold the text of each of a row's M beams, [B, M, S]; None if a row is one

@@ -5,26 +5,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from oracles import tokens_of
 
 from attn_jax.data.tokenizers import Tokenizer
 from attn_jax.decoding import text
 from attn_jax.decoding.sampling import greedy
 from attn_jax.errors import InputError
-from attn_jax.models.tokens import Tokens
 from attn_jax.models.transformer import Decoder
 from attn_jax.objectives.translation import JoinedTranslation, Translation
 
 PROMPTS = [[10, 11, 12, 13, 14], [15], [16, 17, 18], [10, 11], [19, 20, 21, 22], [23]]
 NEW = 5
 NEVER = 79  # taken for <eos> where rows should not end; the tests check that it is not written
-
-
-def tokens_of(rows, width, pad=6):
-    real = np.arange(width)[None] < np.array([[len(row)] for row in rows])
-    ids = np.full(real.shape, pad, np.int32)
-    ids[real] = np.concatenate(rows)
-    positions = np.maximum(np.cumsum(real, axis=1) - 1, 0).astype(np.int32)
-    return Tokens(*map(jnp.asarray, (ids, positions, real.astype(np.int32))))
 
 
 def slow_greedy(model, rows, source=None, prefix=None, eos=NEVER, pad=6):

@@ -6,6 +6,8 @@ import sacrebleu
 from tiny_runs import TRANSLATION
 
 from attn_jax.decoding import text as decoding
+from attn_jax.decoding.beam import Beam
+from attn_jax.decoding.sampling import GREEDY
 from attn_jax.decoding.text import generate_texts
 from attn_jax.evaluation import translation
 from attn_jax.evaluation.translation import TranslationQuality
@@ -30,11 +32,13 @@ def evaluate(subject_of, monkeypatch, translate, **fields):
     subject, params = subject_of(**fields)
 
     def generate(model, objective, tokenizer, texts, max_new, search):
+        searches.append(search)
         for i in np.random.default_rng(0).permutation(len(texts)):
             yield int(i), translate(texts[i])
 
+    searches = []
     monkeypatch.setattr(translation, "generate_texts", generate)
-    return TranslationQuality(subject).run(params)
+    return TranslationQuality(subject).run(params) | {"searches": searches}
 
 
 def reference(source):
@@ -52,6 +56,14 @@ def test_perfect_translations_score_100(subject_of, monkeypatch):
     assert found["bleu"] == pytest.approx(100)
     assert found["chrf"] == pytest.approx(100)
     assert (found["items"], found["split"]) == (12, "validation")
+    assert (found["searches"], found["decoding"]) == ([GREEDY], "greedy")
+
+
+def test_a_config_may_ask_for_a_beam(subject_of, monkeypatch):
+    fields = {"eval__beam_size": 4, "eval__length_penalty": 0.5}
+    found = evaluate(subject_of, monkeypatch, reference, **fields)
+    assert found["searches"] == [Beam(4, 0.5)]
+    assert found["decoding"] == "beam 4, length penalty 0.5"
 
 
 def test_scores_are_those_of_sacrebleu(subject_of, monkeypatch):
