@@ -90,6 +90,36 @@ def test_translate_a_file_line_by_line(run_module, translation_run, tmp_path):
     assert (first, empty, end) == (last, "", "")
 
 
+KILL_WRITING = """
+    import os, signal
+    from attn_jax.decoding.lines import Progress
+    keep = Progress.keep
+
+    def keep_and_die(self, number, text):
+        keep(self, number, text)
+        if len(self.done) == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    Progress.keep = keep_and_die
+"""
+
+
+def test_a_killed_translation_goes_on(run_module, translation_run, tmp_path):
+    source, output, whole = (tmp_path / name for name in ("source.txt", "output.txt", "whole.txt"))
+    source.write_text("001 one\n\n002 six two one\n000 one\n001 one\n")
+    command = ("experiments.generate", f"--workdir={translation_run}", "--max_new=9")
+    command += (f"--input={source}",)
+    done = run_module(*command, f"--output={output}", before=KILL_WRITING)
+    assert done.status == -signal.SIGKILL
+    assert (output.exists(), len(list(tmp_path.iterdir()))) == (False, 2)
+    line = run_module(*command, f"--output={output}", "--max_new=8").stderr
+    assert "output.txt.progress: is of another call, max_new = 9 there and 8 here" in line
+    for path in (output, whole):
+        succeed(run_module, *command, f"--output={path}")
+    assert output.read_text() == whole.read_text()
+    assert len(list(tmp_path.iterdir())) == 3
+
+
 def test_a_language_model_continues_each_line(run_module, lm_run):
     command = ("experiments.generate", f"--workdir={lm_run}", "--max_new=4", "--step=5")
     done = succeed(run_module, *command, stdin="one two\n  \nthree\n")

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int
 
 from attn_jax.data.tokenizers import Tokenizer
 from attn_jax.decoding.beam import Beam, beam_search
@@ -42,61 +41,104 @@ def make_search(beam_size: int, length_penalty: float, **sampling: float | int) 
     return Beam(beam_size, length_penalty)
 
 
-def generate_texts(
-    model: Transformer,
-    objective: Objective,
-    tokenizer: Tokenizer,
-    texts: Sequence[str],
-    max_new: int,
-    search: Search = GREEDY,
-) -> Iterator[tuple[int, str]]:
-    """Yields `(index, translation or continued text)` of each text, shortest texts first.
+class Writer:
+    """Writes translations, or what follows, with a trained model."""
 
-    Args:
-      model: trained with `objective`.
-      objective: one on pairs translates; one on text continues from `<bos> text`.
-      tokenizer: of the run.
-      texts: sources or beginnings.
-      max_new: most tokens that are written.
-      search: how; greedy if left out. What is drawn depends on the seed and a text's index only.
-    """
-    specials = tokenizer.specials
-    if objective.kind == "pair":
-        read = [[*tokenizer.encode(text), specials.eos] for text in texts]
-    else:
-        read = [[specials.bos, *tokenizer.encode(text)] for text in texts]
-    order = np.argsort([len(ids) for ids in read], kind="stable")
-    while len(order):
-        beams = search.size if isinstance(search, Beam) else 1
-        rows = _rows([len(read[i]) for i in order[:ROWS]], beams * max_new)
-        chosen, order = order[:rows], order[rows:]
-        sequences = [read[i] for i in chosen]
-        tokens = _pad(sequences, specials.pad, (rows, _width(model, sequences, max_new)))
-        prompt, source = objective.prompt(tokens)
+    def __init__(
+        self,
+        model: Transformer,
+        objective: Objective,
+        tokenizer: Tokenizer,
+        max_new: int,
+        search: Search = GREEDY,
+    ):
+        """Keeps what all texts have in common.
+
+        Args:
+          model: trained with `objective`.
+          objective: one on pairs translates; one on text continues from `<bos> text`.
+          tokenizer: of the run.
+          max_new: most tokens that are written.
+          search: how; greedy if left out.
+
+        Raises:
+          InputError: nothing could be read before so many tokens.
+        """
+        self._model, self._objective, self._tokenizer = model, objective, tokenizer
+        self._max_new, self._search = max_new, search
+        self._pairs = objective.kind == "pair"
+        if self.limit < 1:
+            raise InputError(f"max_new = {max_new}: leaves no room for what the model reads")
+
+    @property
+    def limit(self) -> int:
+        """The most tokens of one text that can be read."""
+        config = self._model.config
+        room = POSITIONS - self._max_new
+        if config.positions != "learned":
+            return room
+        if config.architecture == "encoder_decoder":
+            return min(room, config.max_length)
+        # One table for what is read, <sep> after it, and all that is written but the last token.
+        return min(room, config.max_length - self._max_new + (not self._pairs))
+
+    def read(self, text: str) -> list[int]:
+        """Returns the tokens of a text as the model reads them."""
+        specials, ids = self._tokenizer.specials, self._tokenizer.encode(text)
+        return [*ids, specials.eos] if self._pairs else [specials.bos, *ids]
+
+    def cut(self, ids: list[int]) -> list[int]:
+        """Cuts what was `read` down to the limit: the end of a source, or the oldest tokens."""
+        if len(ids) <= self.limit:
+            return ids
+        return [*ids[: self.limit - 1], ids[-1]] if self._pairs else ids[-self.limit :]
+
+    def write(self, texts: dict[int, list[int]]) -> Iterator[tuple[int, str]]:
+        """Yields `(number, translation or continued text)` of each text, shortest texts first.
+
+        What is drawn depends on the seed and a text's number, not on the other texts.
+
+        Args:
+          texts: their tokens, by number.
+        """
+        order = sorted(texts, key=lambda number: len(texts[number]))
+        beams = self._search.size if isinstance(self._search, Beam) else 1
+        while order:
+            rows = _rows([len(texts[i]) for i in order[:ROWS]], beams * self._max_new)
+            chosen, order = order[:rows], order[rows:]
+            written = self._batch([texts[i] for i in chosen], chosen, rows)
+            for number, ids in zip(chosen, written, strict=False):
+                # Decoded together with its beginning: a first piece alone would lose its space.
+                begun = [] if self._pairs else texts[number]
+                yield number, self._tokenizer.decode([*begun, *ids])
+
+    def write_texts(self, texts: Sequence[str]) -> list[str]:
+        """Returns the translation, or the continued text, of each text."""
+        found = dict(self.write({i: self.read(text) for i, text in enumerate(texts)}))
+        return [found[i] for i in range(len(texts))]
+
+    def _batch(self, sequences: list[list[int]], numbers: list[int], rows: int) -> np.ndarray:
+        """Returns the tokens of the best text of each row."""
+        specials = self._tokenizer.specials
+        tokens = _pad(sequences, specials.pad, (rows, self._width(sequences)))
+        prompt, source = self._objective.prompt(tokens)
         # Rows left over are empty, so that nothing waits for them.
-        left_over = jnp.arange(rows)[:, None] >= len(chosen)
+        left_over = jnp.arange(rows)[:, None] >= len(sequences)
         prompt = prompt.replace(segments=jnp.where(left_over, 0, prompt.segments))
-        indices = np.pad(chosen, (0, rows - len(chosen)))
-        ends = {"max_new": max_new, "eos": specials.eos, "pad": specials.pad}
-        written = np.asarray(_write(model, prompt, source, search, indices, **ends))
-        for index, ids in zip(chosen, written, strict=False):
-            # Decoded together with its beginning: a first piece alone would lose its space.
-            begun = [] if objective.kind == "pair" else read[index]
-            yield int(index), tokenizer.decode([*begun, *ids])
+        ends = {"max_new": self._max_new, "eos": specials.eos, "pad": specials.pad}
+        if isinstance(self._search, Beam):
+            found = beam_search(self._model, prompt, source, beam=self._search, **ends)
+            return np.asarray(found.ids[:, 0])
+        indices = np.pad(numbers, (0, rows - len(numbers)))
+        options = {"sampling": self._search, "indices": jnp.asarray(indices)}
+        return np.asarray(sample(self._model, prompt, source, **options, **ends))
 
-
-def _write(
-    model: Transformer,
-    prompt: Tokens,
-    source: Tokens | None,
-    search: Search,
-    indices: Int[np.ndarray, " B"],
-    **ends: int,
-) -> Int[Array | np.ndarray, "B max_new"]:
-    """Returns the tokens of the best text of each row."""
-    if isinstance(search, Beam):
-        return beam_search(model, prompt, source, beam=search, **ends).ids[:, 0]
-    return sample(model, prompt, source, sampling=search, indices=indices, **ends)
+    def _width(self, sequences: list[list[int]]) -> int:
+        longest = max(map(len, sequences))
+        width = -(-longest // WIDTH) * WIDTH
+        if self._model.config.positions == "learned":  # padding must not run off the table
+            width = min(width, max(longest, self._model.config.max_length - self._max_new))
+        return width
 
 
 def _rows(lengths: list[int], new: int) -> int:
@@ -105,14 +147,6 @@ def _rows(lengths: list[int], new: int) -> int:
     while rows > 1 and rows * (max(lengths[:rows]) + new) > POSITIONS:
         rows //= 2
     return rows
-
-
-def _width(model: Transformer, sequences: list[list[int]], max_new: int) -> int:
-    longest = max(map(len, sequences))
-    width = -(-longest // WIDTH) * WIDTH
-    if model.config.positions == "learned":  # padding must not run off the table
-        width = min(width, max(longest, model.config.max_length - max_new))
-    return width
 
 
 def _pad(sequences: list[list[int]], pad: int, shape: tuple[int, int]) -> Tokens:

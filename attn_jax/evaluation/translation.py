@@ -10,7 +10,7 @@ from sacrebleu.metrics.bleu import BLEUScore
 
 from attn_jax.decoding.beam import Beam
 from attn_jax.decoding.sampling import GREEDY
-from attn_jax.decoding.text import generate_texts
+from attn_jax.decoding.text import Writer
 from attn_jax.evaluation.evaluator import Evaluator, Subject
 
 NUM_SAMPLES = 8  # translations shown in the report
@@ -45,9 +45,8 @@ class TranslationQuality(Evaluator):
         length, tokenizer = subject.config.data.length, subject.dataset.tokenizer
         beam, penalty = subject.config.eval.beam_size, subject.config.eval.length_penalty
         search = Beam(beam, penalty) if beam > 1 else GREEDY
-        args = (subject.objective, tokenizer, self._sources, length, search)
-        found = dict(generate_texts(model, *args))
-        hypotheses = [found[i] for i in range(len(self._sources))]
+        writer = Writer(model, subject.objective, tokenizer, length, search)
+        hypotheses = writer.write_texts(self._sources)
         copied = {f"copy_{name}": value for name, value in self._scores(self._sources).items()}
         return {
             "split": subject.config.eval.split,
@@ -85,7 +84,8 @@ class TranslationQuality(Evaluator):
         bleu = BLEU()
         score = bleu.corpus_score(hypotheses, [self._references], n_bootstrap=RESAMPLES)
         found = json.loads(score.format(signature=str(bleu.get_signature()), is_json=True))
-        mean, margin = found["confidence_mean"], found["confidence_var"]
+        # sacrebleu leaves them out where all resamples score 0.
+        mean, margin = (found.get(f"confidence_{name}", 0.0) for name in ("mean", "var"))
         return [mean - margin, mean + margin]
 
     def _scores(self, hypotheses: list[str]) -> dict[str, float]:

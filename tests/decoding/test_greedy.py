@@ -142,7 +142,7 @@ def test_a_learned_table_that_is_too_short_is_an_input_error(tiny):
 
 
 class Letters(Tokenizer):
-    """As far as `generate_texts` needs one: ids are letters, a being 10."""
+    """As far as a `Writer` needs one: ids are letters, a being 10."""
 
     _piece = _num_bytes = state = None
 
@@ -172,8 +172,9 @@ def test_texts_of_the_configured_length_fit_the_table(specials, tiny, monkeypatc
         num_layers=1,
     )
     objective = JoinedTranslation(specials, "prefix") if joined else Translation(specials)
-    found = dict(text.generate_texts(model, objective, tokenizer, TEXTS, length))
-    assert sorted(found) == [0, 1, 2]
+    writer = text.Writer(model, objective, tokenizer, length)
+    found = writer.write_texts(TEXTS)
+    assert writer.limit >= length
     # The longest text comes out as by `greedy`.
     prompt, source = objective.prompt(tokens_of([[10, 11, 12, 13, specials.eos]] * 3, 5))
     ends = {"eos": specials.eos, "pad": specials.pad}

@@ -2,13 +2,15 @@
 
 import numpy as np
 import pytest
-from oracles import tokens_of
 
+from attn_jax.data.tokenizers import Tokenizer
 from attn_jax.decoding import text
 from attn_jax.decoding.beam import Beam, Hypotheses
 from attn_jax.decoding.sampling import GREEDY, Sampling
 from attn_jax.decoding.text import make_search
 from attn_jax.errors import InputError
+from attn_jax.objectives.causal_lm import CausalLM
+from attn_jax.objectives.translation import JoinedTranslation, Translation
 
 PLAIN = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "seed": 0}
 
@@ -41,19 +43,71 @@ def test_flags_that_conflict_are_refused(beam_size, length_penalty, fields, mess
         make_search(beam_size, length_penalty, **PLAIN | fields)
 
 
-def test_of_a_beam_the_best_text_is_taken(monkeypatch):
+class Digits(Tokenizer):
+    """As far as a `Writer` needs one: ids are digits, and 10 more."""
+
+    _piece = _num_bytes = state = None
+
+    def __init__(self, specials):
+        self.specials = specials
+
+    def encode(self, text):
+        return [10 + int(digit) for digit in text]
+
+    def _decode(self, ids):
+        return "".join(str(i - 10) for i in ids)
+
+
+OBJECTIVES = {
+    "encoder_decoder": Translation,
+    "joined": lambda specials: JoinedTranslation(specials, "causal"),
+    "lm": lambda specials: CausalLM(),
+}
+
+
+def make_writer(tiny, specials, kind, search=GREEDY):
+    fields = {"positions": "learned", "max_length": 8, "num_layers": 1}
+    if kind == "encoder_decoder":
+        fields["architecture"] = kind
+    objective = OBJECTIVES[kind](specials)
+    return text.Writer(tiny(**fields), objective, Digits(specials), 3, search)
+
+
+@pytest.mark.parametrize("kind", OBJECTIVES)
+def test_texts_of_the_limit_fit_the_table_of_positions_and_longer_ones_do_not(
+    tiny, specials, kind, monkeypatch
+):
+    monkeypatch.setattr(text, "ROWS", 2)
+    writer = make_writer(tiny, specials, kind)
+    longest = "7" * (writer.limit - 1)
+    assert len(writer.read(longest)) == writer.limit
+    assert len(writer.write_texts(["1", longest])) == 2
+    with pytest.raises(InputError, match=r"model\.max_length = 8"):
+        writer.write_texts([longest + "7"])
+    ids = writer.read(longest + "89")
+    kept = longest + "89"[: 0 if kind != "lm" else None]
+    expected = [*writer.read(longest)] if kind != "lm" else writer.read(kept)[-writer.limit :]
+    assert writer.cut(ids) == expected
+    assert writer.cut(writer.read("12")) == writer.read("12")
+
+
+def test_no_room_is_refused(tiny, specials):
+    model = tiny(positions="learned", max_length=8, num_layers=1)
+    with pytest.raises(InputError, match="max_new = 9: leaves no room"):
+        text.Writer(model, CausalLM(), Digits(specials), 9)
+
+
+def test_of_a_beam_the_best_text_is_taken(tiny, specials, monkeypatch):
     asked = []
 
     def search(model, prompt, source, **options):
         asked.append(options)
-        return Hypotheses(np.array([[[1, 2], [3, 4]]]), np.array([[-1.0, -2.0]]))
+        return Hypotheses(np.array([[[11, 12], [13, 14]]]), np.array([[-1.0, -2.0]]))
 
     monkeypatch.setattr(text, "beam_search", search)
-    ends = {"max_new": 2, "eos": 3, "pad": 6}
-    write = getattr(text._write, "__wrapped__", text._write)
-    found = write(None, tokens_of([[1]]), None, Beam(2), np.array([0]), **ends)
-    assert found.tolist() == [[1, 2]]
-    assert asked == [{"beam": Beam(2), **ends}]
+    writer = make_writer(tiny, specials, "encoder_decoder", Beam(2))
+    assert list(writer.write({7: [10, specials.eos]})) == [(7, "12")]
+    assert asked == [{"beam": Beam(2), "max_new": 3, "eos": specials.eos, "pad": specials.pad}]
 
 
 def test_beams_take_room_from_rows():

@@ -8,7 +8,7 @@ from tiny_runs import TRANSLATION
 from attn_jax.decoding import text as decoding
 from attn_jax.decoding.beam import Beam
 from attn_jax.decoding.sampling import GREEDY
-from attn_jax.decoding.text import generate_texts
+from attn_jax.decoding.text import Writer
 from attn_jax.evaluation import translation
 from attn_jax.evaluation.translation import TranslationQuality
 
@@ -31,13 +31,19 @@ def evaluate(subject_of, monkeypatch, translate, **fields):
     """Runs the evaluator with a made-up model that gives its answers in another order."""
     subject, params = subject_of(**fields)
 
-    def generate(model, objective, tokenizer, texts, max_new, search):
-        searches.append(search)
-        for i in np.random.default_rng(0).permutation(len(texts)):
-            yield int(i), translate(texts[i])
+    class MadeUp(Writer):
+        def __init__(self, model, objective, tokenizer, max_new, search):
+            searches.append(search)
+
+        def read(self, text):
+            return text
+
+        def write(self, texts):
+            for i in np.random.default_rng(0).permutation(len(texts)):
+                yield int(i), translate(texts[i])
 
     searches = []
-    monkeypatch.setattr(translation, "generate_texts", generate)
+    monkeypatch.setattr(translation, "Writer", MadeUp)
     return TranslationQuality(subject).run(params) | {"searches": searches}
 
 
@@ -111,6 +117,11 @@ def test_what_explains_the_scores_is_that_of_sacrebleu(subject_of, monkeypatch):
     assert "tok:tercom" in found["ter_signature"]
 
 
+def test_the_interval_of_nothing_right_is_0(subject_of, monkeypatch):
+    found = evaluate(subject_of, monkeypatch, lambda source: "falsch")
+    assert (found["bleu"], found["bleu_interval"]) == (0, [0, 0])
+
+
 def test_samples_stand_beside_their_references(subject_of, monkeypatch):
     samples = evaluate(subject_of, monkeypatch, half_right)["samples"]
     assert len(samples) == 8
@@ -147,8 +158,8 @@ def test_texts_come_back_by_index_whatever_their_lengths(
 
     monkeypatch.setattr(decoding, "sample", echo)
     texts = [f"{i}" + "x" * (i * 7 % 34) for i in range(150)]
-    args = (subject.objective, subject.dataset.tokenizer, texts, 5)
-    pairs = list(generate_texts(tiny(), *args))
+    writer = Writer(tiny(), subject.objective, subject.dataset.tokenizer, 5)
+    pairs = list(writer.write({i: writer.read(text) for i, text in enumerate(texts)}))
     assert len(pairs) == 150
     times = 2 if name == "causal_lm" else 1  # a continuation comes after its beginning
     assert all(text == times * texts[i] for i, text in pairs)

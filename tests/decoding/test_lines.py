@@ -1,0 +1,123 @@
+"""Files line by line: nothing out of its place, nothing lost by a stop."""
+
+import json
+
+import pytest
+
+from attn_jax.decoding import lines
+from attn_jax.decoding.text import Writer
+from attn_jax.errors import InputError
+
+TEXT = "b\n\nccc\naaaaaaaaa\n \nbb\nccc\na\n"
+WRITTEN = "B!\n\nCCC!\n\n\nBB!\nCCC!\nA!\n"
+
+
+class Shouter(Writer):
+    """A writer of 6 letters at most that writes in capital letters, the shortest line first."""
+
+    limit = 6
+
+    def __init__(self, last=99):
+        self.last = last  # texts before it is stopped
+        self.asked = []
+
+    def read(self, text):
+        return list(text)
+
+    def cut(self, ids):
+        return ids[: self.limit]
+
+    def write(self, texts):
+        for number in sorted(texts, key=lambda number: len(texts[number])):
+            if not self.last:
+                raise KeyboardInterrupt
+            self.last -= 1
+            self.asked.append(number)
+            yield number, "".join(texts[number]).upper() + "!"
+
+
+@pytest.fixture(autouse=True)
+def _small_windows(monkeypatch):
+    monkeypatch.setattr(lines, "WINDOW", 3)
+
+
+@pytest.fixture
+def call(tmp_path):
+    """Returns a function that writes output.txt from input.txt."""
+    (tmp_path / "input.txt").write_text(TEXT)
+
+    def write(writer, truncate=False, output=tmp_path / "output.txt", **settings):
+        lines.write_file(writer, str(tmp_path / "input.txt"), str(output), truncate, settings)
+
+    return write
+
+
+@pytest.mark.parametrize("text", [TEXT, TEXT.rstrip("\n"), "\ufeff" + TEXT.replace("\n", "\r\n")])
+def test_every_line_keeps_its_place(call, tmp_path, text):
+    (tmp_path / "input.txt").write_text(text, newline="")
+    writer = Shouter()
+    call(writer)
+    assert (tmp_path / "output.txt").read_text() == WRITTEN
+    assert writer.asked == [0, 2, 5, 7, 6]  # in each window of 3 the shortest first
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["input.txt", "output.txt"]
+
+
+def test_stdout_gets_the_same_in_order(call, capsys):
+    call(Shouter(), output="-")
+    assert capsys.readouterr().out == WRITTEN
+
+
+def test_stdout_is_streamed_window_by_window(call, capsys):
+    with pytest.raises(KeyboardInterrupt):
+        call(Shouter(2), output="-")
+    assert capsys.readouterr().out == "B!\n\nCCC!\n\n\n"
+
+
+def test_lines_that_are_too_long_are_named_and_left_empty_or_cut(call, tmp_path, capsys):
+    call(Shouter())
+    warning = "warning: line 4: 9 tokens, and the model reads 6: "
+    assert f"{warning}left empty; --truncate cuts it\n" in capsys.readouterr().err
+    call(Shouter(), truncate=True)
+    assert f"{warning}cut\n" in capsys.readouterr().err
+    assert (tmp_path / "output.txt").read_text() == WRITTEN.replace("!\n\n\nBB", "!\nAAAAAA!\n\nBB")
+
+
+@pytest.mark.parametrize("last", range(5))
+@pytest.mark.parametrize("cut_short", [False, True])
+def test_a_stop_loses_no_finished_line(call, tmp_path, last, cut_short):
+    output, progress = tmp_path / "output.txt", tmp_path / "output.txt.progress"
+    with pytest.raises(KeyboardInterrupt):
+        call(Shouter(last))
+    assert not output.exists()
+    if cut_short:
+        with progress.open("a") as file:
+            file.write('{"number": 7, "te')
+    writer = Shouter()
+    call(writer)
+    assert output.read_text() == WRITTEN
+    assert writer.asked == [0, 2, 5, 7, 6][last:]
+    assert not progress.exists()
+
+
+def test_an_old_output_stays_until_the_new_one_is_whole(call, tmp_path):
+    (tmp_path / "output.txt").write_text("old\n")
+    with pytest.raises(KeyboardInterrupt):
+        call(Shouter(2))
+    assert (tmp_path / "output.txt").read_text() == "old\n"
+
+
+def test_the_progress_of_another_call_is_refused(call, tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        call(Shouter(2), max_new=3, steps=[5])
+    for changes, said in (
+        ({"max_new": 4}, "max_new = 3 there and 4 here"),
+        ({"steps": [6]}, r"steps = \[5\] there and \[6\] here"),
+        ({"truncate": True}, "truncate = False there and True here"),
+    ):
+        with pytest.raises(InputError, match=f"of another call, {said}; remove it"):
+            call(Shouter(), **{"max_new": 3, "steps": [5], **changes})
+    (tmp_path / "input.txt").write_text(TEXT + "more\n")
+    with pytest.raises(InputError, match="of another call, input = "):
+        call(Shouter(), max_new=3, steps=[5])
+    kept = (tmp_path / "output.txt.progress").read_text().splitlines()
+    assert [json.loads(line)["number"] for line in kept[1:]] == [1, 0, 2, 3, 4]
