@@ -37,7 +37,7 @@ def test_train_then_evaluate(run_module, tiny_data, tmp_path):
         f"--config={config}",
         f"--workdir={workdir}",
         "--config.train.checkpoint_every=7",
-        "--config.eval.evaluators=loss,shared_positions,attention",
+        "--config.eval.evaluators=loss,attention",
     )
     assert done.stdout.startswith(f"{workdir}: step 12, ")
     names = {path.name for path in workdir.iterdir()} - {".lock"}

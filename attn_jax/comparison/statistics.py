@@ -7,7 +7,7 @@ cover the choice of the held-out text. One seed has no interval and earns no cla
 from collections.abc import Sequence
 
 import numpy as np
-from scipy import stats
+from scipy.special import stdtrit  # scipy.stats takes two seconds to import
 
 from attn_jax.comparison.runs import Json, Number
 
@@ -29,7 +29,7 @@ def summarize(values: Sequence[Number]) -> Json:
     if n == 1:
         return {"n": 1, "mean": mean, "sd": None, "low": None, "high": None}
     sd = float(np.std(values, ddof=1))
-    reach = float(stats.t.ppf((1 + CONFIDENCE) / 2, n - 1)) * sd / n**0.5
+    reach = float(stdtrit(n - 1, (1 + CONFIDENCE) / 2)) * sd / n**0.5
     return {"n": n, "mean": mean, "sd": sd, "low": mean - reach, "high": mean + reach}
 
 
