@@ -104,6 +104,7 @@ KILL_WRITING = """
 """
 
 
+@pytest.mark.slow
 def test_a_killed_translation_goes_on(run_module, translation_run, tmp_path):
     source, output, whole = (tmp_path / name for name in ("source.txt", "output.txt", "whole.txt"))
     source.write_text("001 one\n\n002 six two one\n000 one\n001 one\n")
@@ -249,6 +250,7 @@ def test_a_comparison_that_was_killed_goes_on(run_module, compared, study_file, 
     assert numbers_of(root) == numbers_of(compared[0])
 
 
+@pytest.mark.slow
 def test_fewer_seeds_can_be_reported(run_module, compared):
     root, command, _ = compared
     succeed(run_module, *command, "--seeds=1")

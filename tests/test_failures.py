@@ -75,6 +75,7 @@ MEMORY = """
 """
 
 
+@pytest.mark.slow
 def test_want_of_memory_has_status_1(run_module, train_command):
     done = run_module(*train_command(**LM), before=MEMORY)
     assert done.status == 1
@@ -92,6 +93,7 @@ FULL_DISK_IN_ORBAX = """
 """
 
 
+@pytest.mark.slow
 def test_a_full_disk_in_a_checkpoint_has_status_1(run_module, train_command, tmp_path):
     done = run_module(*train_command(**LM), before=FULL_DISK_IN_ORBAX)
     assert done.status == 1
@@ -102,6 +104,7 @@ def test_a_full_disk_in_a_checkpoint_has_status_1(run_module, train_command, tmp
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_damaged_checkpoints(run_module, train_command, lm_run, tmp_path):
     """One line that names the folder; without it, training goes on from the one before."""
     run = tmp_path / "run"
@@ -139,6 +142,7 @@ FULL_DISK = """
 """
 
 
+@pytest.mark.slow
 def test_a_full_disk_has_status_1(run_module, train_command, tmp_path):
     done = run_module(*train_command(**LM), before=FULL_DISK)
     assert done.status == 1

@@ -119,6 +119,7 @@ def test_packed_documents_by_hand():
     assert row.positions.tolist() == row.blocks.tolist() == [[0, 1, 0, 1, 0]]
 
 
+@pytest.mark.slow
 def test_attention_reports_every_length():
     result = attention.run(["dense"], [4, 6, 8], 0, "float32", TWO)
     check(result, 8)
@@ -229,6 +230,7 @@ def test_all_flags_that_a_kind_reads_exist(run_module):
     assert not [name for name in names if f"--{name}:" not in help_text.replace("[no]", "")]
 
 
+@pytest.mark.slow
 def test_growth_times_every_size_and_draws_it(tmp_path, monkeypatch):
     monkeypatch.setattr(growth, "FACTORS", (1, 2))
     monkeypatch.setattr(growth, "SIZES", {"batch": "rows"})
@@ -241,6 +243,7 @@ def test_growth_times_every_size_and_draws_it(tmp_path, monkeypatch):
     assert "<svg" in (tmp_path / "growth.svg").read_text()
 
 
+@pytest.mark.slow
 def test_loop_compares_the_whole_loop_with_its_step(tiny_data):
     result = loop.run(tiny_data.config(), Budget(steps=12), "tiny")
     assert result["steps"] == 10  # 6 windows of 2 steps, the first not timed

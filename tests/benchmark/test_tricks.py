@@ -38,6 +38,7 @@ kept = functools.cache(lambda objective, **fields: lowered(objective, fields))
 
 
 @pytest.mark.parametrize("name", sorted(tricks.TRICKS))
+@pytest.mark.slow
 def test_an_undone_trick_is_another_program_with_the_same_result(name, monkeypatch):
     trick = tricks.TRICKS[name]
     program, args = kept(trick.objective, **trick.fields)

@@ -71,6 +71,7 @@ def assert_same(found, expected, eos):
 
 
 @pytest.mark.parametrize("alpha", ALPHAS)
+@pytest.mark.slow
 def test_a_slow_search_without_early_stopping_finds_the_same(case, alpha):
     """Every architecture, ragged prompts, a ring that is gone round several times."""
     expected = case.slow(alpha)
@@ -80,6 +81,7 @@ def test_a_slow_search_without_early_stopping_finds_the_same(case, alpha):
     assert alpha != 1 or (NEW in lengths and len(lengths) > 2)
 
 
+@pytest.mark.slow
 def test_n_best_are_different_and_sorted(case):
     found = case.search()
     assert found.ids.shape == (6, SIZE, NEW)

@@ -179,6 +179,7 @@ RINGS = {"one by one": (1, 1, 2), "pairs": (2, 2, 3), "a prompt longer than the 
 
 @pytest.mark.parametrize("gaps", [False, True], ids=["plain", "gaps"])
 @pytest.mark.parametrize("sizes", RINGS.values(), ids=RINGS)
+@pytest.mark.slow
 def test_a_ring_that_is_gone_round_equals_the_full_forward(tiny, sizes, gaps):
     """12 tokens in 3 to 6 slots; pairs are written across the end."""
     first, size, window = sizes

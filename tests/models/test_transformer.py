@@ -272,6 +272,7 @@ def values_and_gradients(model, tokens, source):
     return jax.jit(jax.value_and_grad(total, has_aux=True))(params)
 
 
+@pytest.mark.slow
 def test_scanned_and_rematerialized_layers_have_the_same_parameters_and_results(tiny):
     fields = {"architecture": "encoder_decoder", "dropout": 0.2, "norm": "rms"}
     fields |= {"activation": "relu", "positions": "none"}

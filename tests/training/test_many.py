@@ -31,6 +31,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_a_stopped_comparison_saves_what_runs_and_begins_nothing_more(tiny_data, tmp_path):
     script = tmp_path / "many.py"
     script.write_text(SCRIPT)

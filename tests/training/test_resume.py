@@ -156,6 +156,7 @@ def test_lines_of_lost_steps_are_dropped_and_a_partial_line_is_tolerated(
     assert_same_run(workdir, lm_run)
 
 
+@pytest.mark.slow
 def test_half_written_checkpoints_are_ignored(stopped, tiny_data, lm_run):
     workdir, _ = stopped(6)
     for step in (7, 10):
@@ -176,6 +177,7 @@ def test_the_last_save_is_whole_when_training_returns(tiny_data, tmp_path):
     assert restore_run(workdir).step == STEPS
 
 
+@pytest.mark.slow
 def test_old_checkpoints_are_removed_if_asked(tiny_data, lm_run, tmp_path):
     fields = LM | {"train.checkpoint_every": 2}
     train(tiny_data.config(**fields, train__keep_checkpoints=2), tmp_path / "run")
