@@ -30,6 +30,11 @@ class StepSpec:
     config: Config
 
 
+def step_keys(seed: Array | int, step: Array | int) -> Array:
+    """Returns the keys of a step, from 0: of the objective's masking, and of dropout."""
+    return jax.random.split(jax.random.fold_in(jax.random.key(seed), step))
+
+
 def make_step(spec: StepSpec, axis_name: str | None = None) -> StepFn:
     """Returns `step(state, text) -> (state, sums of the window)`.
 
@@ -43,8 +48,7 @@ def make_step(spec: StepSpec, axis_name: str | None = None) -> StepFn:
     config = spec.config
 
     def step(state: TrainState, text: Tokens | Pair):
-        key = jax.random.fold_in(jax.random.key(state.seed), state.step)
-        mask_key, dropout_key = jax.random.split(key)
+        mask_key, dropout_key = step_keys(state.seed, state.step)
         first_row = 0
         if axis_name:
             device = jax.lax.axis_index(axis_name)
