@@ -179,8 +179,9 @@ def same_tree(a, b):
 
 
 def contents(folder):
-    """Every file below a folder with its bytes and time of change."""
-    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    """Every file below a folder with its bytes and time of change, but those that Python caches."""
+    found = (path for path in sorted(folder.rglob("*")) if "__pycache__" not in path.parts)
+    files = [path for path in found if path.is_file()]
     return {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in files}
 
 
