@@ -37,7 +37,10 @@ def main() -> None:
     config = validate(launch.config_value(CONFIG, Config))
     ledger = train(config, Path(WORKDIR.value))
     if jax.process_index() == 0:
-        print(f"{WORKDIR.value}: step {ledger['step']}, {ledger['seconds']:.0f} s of training")
+        print(
+            f"{WORKDIR.value}: step {ledger['step']}, {ledger['seconds']:.0f} s of training; "
+            f"results are in eval/{ledger['step']}.json"
+        )
 
 
 def _join() -> None:

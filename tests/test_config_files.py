@@ -98,7 +98,9 @@ def test_a_study_is_not_an_experiment_and_the_other_way_round(refused, train_com
     line = refused(TRAIN, "--config=configs/compare_masking.py", workdir)
     assert "experiments.compare" in line
     _, config, _ = train_command()
-    assert "neither a Study nor" in refused("experiments.compare", config, workdir)
+    line = refused("experiments.compare", config, workdir)
+    assert "neither a Study nor" in line
+    assert "experiments.train" in line
 
 
 STUDY = """

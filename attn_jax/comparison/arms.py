@@ -66,8 +66,9 @@ def studies(config: Any) -> dict[str, Study]:
     fields = dataclasses.fields(config) if dataclasses.is_dataclass(config) else ()
     found = {item.name: getattr(config, item.name) for item in fields}
     if not found or not all(isinstance(study, Study) for study in found.values()):
+        hint = "; experiments.train trains one experiment" if isinstance(config, Config) else ""
         kind = type(config).__name__
-        raise InputError(f"config: {kind} is neither a Study nor a dataclass of studies")
+        raise InputError(f"config: {kind} is neither a Study nor a dataclass of studies{hint}")
     return found
 
 
@@ -179,7 +180,7 @@ def _refuse_undeclared(study: Study, configs: dict[str, Config]) -> None:
             if dotted not in study.declared:
                 raise InputError(
                     f"study {study.name!r}: {name_a!r} and {name_b!r} differ in {dotted}, "
-                    f"{in_a!r} against {in_b!r}, which is not declared"
+                    f"{in_a!r} against {in_b!r}, which is not declared (in `declared` of the study)"
                 )
 
 

@@ -207,7 +207,8 @@ def _shared_facts(arms: dict[str, _Arm]) -> Json:
         for evaluator, found in arm.results[0].items():
             items[evaluator] = found.get("items", items.get(evaluator))
             baselines |= {k: v for k, v in found.items() if k.split("_")[0] in BASELINES}
-            signatures |= {k: v for k, v in found.items() if k.endswith("_signature")}
+            shown = (f"{name.rpartition('/')[2]}_signature" for name in HEADLINES)
+            signatures |= {name: found[name] for name in shown if name in found}
     items = {evaluator: n for evaluator, n in items.items() if n is not None}
     return {"baselines": baselines, "items": items, "signatures": signatures}
 

@@ -11,7 +11,7 @@ from tqdm import tqdm
 
 from attn_jax.data.sources.files import decode, read_text
 from attn_jax.decoding.text import Writer
-from attn_jax.errors import InputError
+from attn_jax.errors import InputError, WorkError
 from attn_jax.files import read_json_lines, refuse_unwritable, write_whole
 
 WINDOW = 1024  # lines that are sorted by length together
@@ -34,6 +34,7 @@ def write_file(
 
     Raises:
       InputError: a file cannot be read or written, or the progress is that of another call.
+      WorkError: it was interrupted; says what is kept.
     """
     if output != "-":
         refuse_unwritable("output", Path(output))
@@ -46,8 +47,14 @@ def write_file(
         return
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     progress = Progress(Path(output), settings | {"input": digest, "truncate": truncate})
-    for number, line in _shown(writer, lines, progress.done.keys(), truncate):
-        progress.keep(number, line)
+    try:
+        for number, line in _shown(writer, lines, progress.done.keys(), truncate):
+            progress.keep(number, line)
+    except KeyboardInterrupt:
+        raise WorkError(
+            f"interrupted; {len(progress.done)} of {len(lines)} lines are in {progress.path}, and "
+            "the same command goes on from there"
+        ) from None
     progress.finish(len(lines))
 
 
@@ -56,12 +63,12 @@ class Progress:
 
     def __init__(self, output: Path, settings: dict[str, Any]):
         self._output = output
-        self._path = output.with_name(f"{output.name}.progress")
+        self.path = output.with_name(f"{output.name}.progress")
         kept = self._read(settings)
         self.done = {entry["number"]: entry["text"] for entry in kept}
         # Anew, without a last line that was cut short.
-        write_whole(self._path, "".join(f"{json.dumps(x)}\n" for x in (settings, *kept)))
-        self._file = self._path.open("a", encoding="utf-8")
+        write_whole(self.path, "".join(f"{json.dumps(x)}\n" for x in (settings, *kept)))
+        self._file = self.path.open("a", encoding="utf-8")
 
     def keep(self, number: int, text: str) -> None:
         """Adds a finished line."""
@@ -73,15 +80,15 @@ class Progress:
         """Writes the output, which has `count` lines."""
         self._file.close()
         write_whole(self._output, "".join(f"{self.done[number]}\n" for number in range(count)))
-        self._path.unlink()
+        self.path.unlink()
 
     def _read(self, settings: dict[str, Any]) -> list[dict[str, Any]]:
-        found, *kept = read_json_lines(self._path) or [settings]
+        found, *kept = read_json_lines(self.path) or [settings]
         for name in {**found, **settings}:
             there, here = found.get(name), json.loads(json.dumps(settings.get(name)))
             if there != here:
                 raise InputError(
-                    f"{self._path}: is of another call, {name} = {there!r} there and {here!r} "
+                    f"{self.path}: is of another call, {name} = {there!r} there and {here!r} "
                     "here; remove it to begin anew"
                 )
         return kept
@@ -92,8 +99,7 @@ def _shown(
 ) -> Iterator[tuple[int, str]]:
     """Shows the progress of `write_lines`."""
     found = write_lines(writer, lines, done, truncate)
-    options = {"unit": "line", "initial": len(done), "disable": None}
-    yield from tqdm(found, total=len(lines), **options)
+    yield from tqdm(found, total=len(lines), unit="line", initial=len(done))
 
 
 def write_lines(

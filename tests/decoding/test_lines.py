@@ -6,7 +6,7 @@ import pytest
 
 from attn_jax.decoding import lines
 from attn_jax.decoding.text import Writer
-from attn_jax.errors import InputError
+from attn_jax.errors import InputError, WorkError
 
 TEXT = "b\n\nccc\naaaaaaaaa\n \nbb\nccc\na\n"
 WRITTEN = "B!\n\nCCC!\n\n\nBB!\nCCC!\nA!\n"
@@ -86,7 +86,7 @@ def test_lines_that_are_too_long_are_named_and_left_empty_or_cut(call, tmp_path,
 @pytest.mark.parametrize("cut_short", [False, True])
 def test_a_stop_loses_no_finished_line(call, tmp_path, last, cut_short):
     output, progress = tmp_path / "output.txt", tmp_path / "output.txt.progress"
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(WorkError, match=f" of 8 lines are in {progress}, and the same command"):
         call(Shouter(last))
     assert not output.exists()
     if cut_short:
@@ -101,13 +101,13 @@ def test_a_stop_loses_no_finished_line(call, tmp_path, last, cut_short):
 
 def test_an_old_output_stays_until_the_new_one_is_whole(call, tmp_path):
     (tmp_path / "output.txt").write_text("old\n")
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(WorkError, match="the same command goes on"):
         call(Shouter(2))
     assert (tmp_path / "output.txt").read_text() == "old\n"
 
 
 def test_the_progress_of_another_call_is_refused(call, tmp_path):
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(WorkError, match="the same command goes on"):
         call(Shouter(2), max_new=3, steps=[5])
     for changes, said in (
         ({"max_new": 4}, "max_new = 3 there and 4 here"),
