@@ -58,6 +58,7 @@ def check(result, tokens):
     assert result["peak_mib"] > result["temp_mib"] > 0
 
 
+@pytest.mark.slow
 def test_train_reports_what_it_ran():
     result = train.run(train.synthetic(SIZES), TWO, "tiny")
     check(result, B * T)
@@ -87,6 +88,7 @@ def test_bfloat16_is_passed_on():
 
 
 @pytest.mark.parametrize("beam", [1, 2])
+@pytest.mark.slow
 def test_decode_counts_what_is_generated(beam):
     S, N = 5, 3
     shape = decode.DecodeShape(beam, batch_size=B, source_length=S, target_length=N)
@@ -171,6 +173,7 @@ def test_train_presets_have_the_parameters_of_the_peer(preset, parameters):
     assert ours == parameters
 
 
+@pytest.mark.slow
 def test_decode_presets_have_the_parameters_of_the_peer():
     s = presets.DECODE["base"]
     w, norm = s.width, 2 * s.width

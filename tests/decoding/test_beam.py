@@ -127,6 +127,7 @@ def test_a_wide_beam_is_exhaustive_search(tiny, alpha):
     assert (found.ids[:, ALL:] == PAD).all()
 
 
+@pytest.mark.slow
 def test_a_row_does_not_depend_on_its_batch(tiny):
     case = Case(tiny, "rotary")
     together, shuffled = case.search(), case.search(PROMPTS[::-1])
@@ -156,6 +157,7 @@ def table_model(tiny, logits):
     return nnx.merge(graph, zeros), shapes, steps
 
 
+@pytest.mark.slow
 def test_it_stops_when_nothing_can_win_any_more(tiny):
     """After 0 come 1 or <eos>, and so on; after 4 only <eos>; an empty row never begins."""
     logits = np.full((5, 5), -40.0)

@@ -9,6 +9,7 @@ from test_beam import NEW, SOURCES, Case
 from attn_jax.decoding.explain import explain, is_written
 
 
+@pytest.mark.slow
 def test_scores_and_cross_attention_of_what_was_written(tiny):
     case = Case(tiny, "pair")
     model, source, eos = case.model, case.source, case.eos

@@ -74,6 +74,7 @@ def make_writer(tiny, specials, kind, search=GREEDY):
 
 
 @pytest.mark.parametrize("kind", OBJECTIVES)
+@pytest.mark.slow
 def test_texts_of_the_limit_fit_the_table_of_positions_and_longer_ones_do_not(
     tiny, specials, kind, monkeypatch
 ):

@@ -89,6 +89,7 @@ def test_random_masks_give_values_and_gradients_of_the_reference(seed, window):
 
 
 @pytest.mark.parametrize(("H", "G", "block_q", "block_k"), [(2, 2, 5, 16), (3, 1, 32, 3)])
+@pytest.mark.slow
 def test_neither_lengths_nor_heads_nor_blocks_change_the_result(H, G, block_q, block_k):
     kernel = functools.partial(attend_blockwise, block_q=block_q, block_k=block_k)
     assert_equal(arrays(H, G, keys=S), random_tokens(0), random_tokens(1, S), kernel=kernel)
@@ -180,6 +181,7 @@ def test_forward_and_backward_visit_each_active_pair_once(monkeypatch):
         assert len(visited) == 2 * pairs
 
 
+@pytest.mark.slow
 def test_planted_bugs_are_found(monkeypatch):
     tokens = USUAL["packed"]
     everything = {"visible": lambda q, k, window: jnp.ones(visible(q, k, window).shape, bool)}

@@ -24,6 +24,7 @@ def compilations():
     jax.monitoring.unregister_event_duration_listener(listen)
 
 
+@pytest.mark.slow
 def test_nothing_is_compiled_after_a_warm_up(compilations, monkeypatch, tiny_data, tmp_path):
     """Batches of pairs, whose lengths differ most."""
     counts, read = [], loop.read_tokens
