@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from oracles import PAD, strip, tokens_of
 from test_beam import NEW, SOURCES, Case
 
