@@ -28,7 +28,7 @@ def describe_row(
     if batch.source is not None:
         source = jax.tree.map(lambda x: x[:, :columns], batch.source)
         parts.append(f"source\n{_table(source, tokenizer, {})}")
-        parts.append(_matrix("source sees source", visible(source, source)[0]))
+        parts.append(_matrix("source sees source", visible(source, source, window)[0]))
         parts.append(_matrix("cross-attention: target sees source", visible(shown, source)[0]))
     return "\n\n".join(parts)
 
