@@ -1,12 +1,10 @@
-"""The one typed config: fields, dotted access, validation, and the diff between two configs.
+"""The one typed config: fields, dotted access, and the diff between two configs.
 
 Every field is a plain scalar, so `--config.section.field=value` can set any of them. A config is
-mutable while flags are applied, then `validate` checks it and freezes it.
+mutable while flags are applied, then `validation.validate` checks it and freezes it.
 """
 
 import dataclasses
-import math
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -150,83 +148,7 @@ class Config(Section):
     eval: EvalConfig = field(default_factory=EvalConfig)
 
 
-CHOICES = {
-    "model.architecture": ("encoder", "decoder", "encoder_decoder"),
-    "model.activation": ("gelu", "relu", "swiglu"),
-    "model.norm": ("layer", "rms"),
-    "model.norm_position": ("pre", "post"),
-    "model.positions": ("rotary", "learned", "sinusoidal", "none"),
-    "model.dtype": ("float32", "bfloat16"),
-    "model.attention": ("auto", "dense", "blockwise", "cudnn"),
-    "model.remat": ("none", "block", "products"),
-    "data.document": ("line", "paragraph", "file"),
-    "tokenizer.name": ("sentencepiece", "byte", "char", "whitespace"),
-    "objective.name": (
-        "causal_lm",
-        "masked_lm",
-        "prefix_lm",
-        "translation",
-        "causal_translation",
-        "prefix_translation",
-    ),
-    "optimizer.name": ("adamw", "adam", "lion", "sgd", "adafactor", "muon"),
-    "optimizer.schedule": ("cosine", "inverse_sqrt", "wsd", "constant"),
-    "train.parallel": ("jit", "pmap"),
-    "eval.split": ("validation", "test"),
-}
-
-EVALUATORS = ("loss", "shared_positions", "translation", "attention")
-
-# The architecture each objective trains: a mask that shows the target would make it trivial.
-ARCHITECTURE_OF = {
-    "causal_lm": "decoder",
-    "prefix_lm": "decoder",
-    "masked_lm": "encoder",
-    "translation": "encoder_decoder",
-    "causal_translation": "decoder",
-    "prefix_translation": "decoder",
-}
-
 MAX_INT = 2**31 - 1
-
-# Inclusive bounds of the numbers; without an upper one an int is at most MAX_INT.
-BOUNDS: dict[str, tuple[float, float | None]] = {
-    "model.num_layers": (1, None),
-    "model.d_model": (1, None),
-    "model.num_heads": (1, None),
-    "model.num_kv_heads": (0, None),
-    "model.d_ff": (1, None),
-    "model.max_length": (1, None),
-    "model.window": (0, None),
-    "model.dropout": (0, 0.99),
-    "data.length": (4, None),
-    "data.batch_tokens": (1, None),
-    "tokenizer.vocab_size": (8, 10_000_000),
-    "objective.mask_rate": (0.01, 0.99),
-    "objective.mask_share": (0, 1),
-    "objective.random_share": (0, 1),
-    "objective.label_smoothing": (0, 0.99),
-    "optimizer.learning_rate": (0, None),
-    "optimizer.warmup_steps": (0, None),
-    "optimizer.decay_share": (0, 1),
-    "optimizer.final_share": (0, 1),
-    "optimizer.b1": (0, 0.9999999),
-    "optimizer.b2": (0, 0.9999999),
-    "optimizer.eps": (0, None),
-    "optimizer.weight_decay": (0, None),
-    "optimizer.clip_norm": (0, None),
-    "train.steps": (1, None),
-    "train.seed": (0, None),
-    "train.accumulate": (1, None),
-    "train.log_every": (1, None),
-    "train.eval_every": (0, None),
-    "train.checkpoint_every": (1, None),
-    "train.keep_checkpoints": (0, None),
-    "eval.max_items": (0, None),
-    "eval.shared_positions": (1, None),
-    "eval.beam_size": (1, 1000),
-    "eval.length_penalty": (0, 5),
-}
 
 
 def flatten(config: Any, prefix: str = "") -> dict[str, Any]:
@@ -287,21 +209,6 @@ def diff(a: Config, b: Config) -> dict[str, tuple[Any, Any]]:
     return {k: (flat_a[k], flat_b[k]) for k in flat_a if flat_a[k] != flat_b[k]}
 
 
-def validate(config: Config) -> Config:
-    """Checks every field, freezes the config and returns it.
-
-    Raises:
-      InputError: one line naming the first bad field, its value and what is allowed.
-    """
-    check_types(config)
-    for problem in _problems(config):
-        raise InputError(problem)
-    sections = (getattr(config, item.name) for item in dataclasses.fields(config))
-    for section in (config, *sections):
-        object.__setattr__(section, "_frozen", True)
-    return config
-
-
 def check_types(config: Config) -> None:
     """Makes every field of the type of its default; a config file may have set anything."""
     for section, default in vars(Config()).items():
@@ -322,71 +229,3 @@ def _typed(name: str, value: Any, kind: type) -> Any:
     if type(value) is not kind:
         raise InputError(f"{name} = {value!r}: expected {kind.__name__}")
     return value
-
-
-def _problems(config: Config) -> Iterator[str]:
-    flat = flatten(config)
-    for name, allowed in CHOICES.items():
-        if flat[name] not in allowed:
-            hint = nearest(str(flat[name]), allowed)
-            yield f"{name} = {flat[name]!r}: expected one of {', '.join(allowed)}{hint}"
-    for name, (low, high) in BOUNDS.items():
-        value = flat[name]
-        if isinstance(value, float) and not math.isfinite(value):
-            yield f"{name} = {value!r}: expected a finite number"
-        highest = MAX_INT if high is None and isinstance(value, int) else high
-        if value < low or (highest is not None and value > highest):
-            allowed = f"at least {low}" if highest is None else f"from {low} to {highest}"
-            yield f"{name} = {value!r}: expected {allowed}"
-    yield from _model_problems(config)
-    yield from _training_problems(config)
-
-
-def _model_problems(config: Config) -> Iterator[str]:
-    m = config.model
-    if m.d_model % m.num_heads:
-        yield f"model.d_model = {m.d_model}: not divisible by model.num_heads = {m.num_heads}"
-    if m.num_kv_heads and m.num_heads % m.num_kv_heads:
-        yield f"model.num_heads = {m.num_heads}: not divisible by num_kv_heads = {m.num_kv_heads}"
-    if m.positions == "rotary" and (m.d_model // m.num_heads) % 2:
-        width = m.d_model // m.num_heads
-        yield f"model.d_model = {m.d_model}: rotary positions need an even head width, not {width}"
-    if m.positions == "sinusoidal" and m.d_model % 2:
-        yield f"model.d_model = {m.d_model}: sinusoidal positions need an even width"
-    wanted = ARCHITECTURE_OF[config.objective.name]
-    if m.architecture != wanted:
-        yield (
-            f"model.architecture = {m.architecture!r}: "
-            f"objective.name = {config.objective.name!r} trains {wanted!r}"
-        )
-    joined = config.objective.name in ("causal_translation", "prefix_translation")
-    longest = 2 * config.data.length if joined else config.data.length
-    if m.positions == "learned" and longest > m.max_length:
-        what = "source and target of data.length" if joined else "data.length"
-        yield (
-            f"{what} = {config.data.length}: sequences of {longest} are longer than the "
-            f"learned position table, model.max_length = {m.max_length}"
-        )
-
-
-def _training_problems(config: Config) -> Iterator[str]:
-    o, d, t = config.objective, config.data, config.train
-    if o.mask_share + o.random_share > 1:
-        total = o.mask_share + o.random_share
-        yield f"objective.mask_share + random_share = {total:g}: expected at most 1"
-    if d.batch_tokens < d.length:
-        yield f"data.batch_tokens = {d.batch_tokens}: expected at least data.length = {d.length}"
-    rows = d.batch_tokens // d.length
-    if t.accumulate > rows:
-        yield f"train.accumulate = {t.accumulate}: expected at most {rows}, the rows of a batch"
-    if config.optimizer.warmup_steps >= t.steps:
-        yield (
-            f"optimizer.warmup_steps = {config.optimizer.warmup_steps}: "
-            f"expected fewer than train.steps = {t.steps}"
-        )
-    for name in ("evaluators", "curve"):
-        for evaluator in names_in(getattr(config.eval, name)):
-            if evaluator not in EVALUATORS:
-                hint = nearest(evaluator, EVALUATORS)
-                allowed = ", ".join(EVALUATORS)
-                yield f"eval.{name}: unknown evaluator {evaluator!r}, expected {allowed}{hint}"

@@ -19,10 +19,11 @@ from attn_jax import launch
 from attn_jax.benchmark import train
 from attn_jax.benchmark.measure import Budget
 from attn_jax.benchmark.presets import TRAIN, choose
-from attn_jax.config import validate, with_fields
+from attn_jax.config import with_fields
 from attn_jax.models import attention, kernels, layers
 from attn_jax.objectives import losses
 from attn_jax.training import step
+from attn_jax.validation import validate
 from benchmarks.rounds import SECONDS, compare, load_before, options, run_in_turn, use_cores
 
 Patch = Callable[[Any, str, Any], None]  # setattr, or what a test undoes again

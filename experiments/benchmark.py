@@ -20,9 +20,10 @@ from attn_jax import launch
 from attn_jax.benchmark import attention, decode, growth, kinds, loop, presets, roofline, train
 from attn_jax.benchmark import input as pipeline
 from attn_jax.benchmark.measure import Budget
-from attn_jax.config import Config, validate
+from attn_jax.config import Config
 from attn_jax.errors import InputError
 from attn_jax.files import refuse_unwritable
+from attn_jax.validation import validate
 
 launch.define_config("Experiment, a file of configs/.")
 flags.DEFINE_string("what", None, "What to time; the first argument says it too.")

@@ -11,11 +11,12 @@ from absl import flags
 from ml_collections import config_flags
 
 from attn_jax import launch
-from attn_jax.config import validate, with_fields
+from attn_jax.config import with_fields
 from attn_jax.data.pipeline import open_dataset
 from attn_jax.errors import InputError
 from attn_jax.evaluation.evaluators import Evaluation
 from attn_jax.training.restore import restore_run
+from attn_jax.validation import validate
 
 launch.define_changes("Changes to eval and data.")
 WORKDIR = flags.DEFINE_string("workdir", None, "Run directory.")

@@ -11,11 +11,12 @@ from absl import flags
 
 from attn_jax import launch
 from attn_jax.analysis.batches import describe_row
-from attn_jax.config import Config, validate
+from attn_jax.config import Config
 from attn_jax.data.pipeline import open_dataset
 from attn_jax.errors import InputError
 from attn_jax.objectives import make_objective
 from attn_jax.training.step import step_keys
+from attn_jax.validation import validate
 
 CONFIG = launch.define_config("Experiment, a file of configs/.")
 STEP = flags.DEFINE_integer("step", 0, "Of training, from 0.", lower_bound=0)

@@ -9,9 +9,10 @@ import jax
 from absl import flags
 
 from attn_jax import launch
-from attn_jax.config import Config, validate
+from attn_jax.config import Config
 from attn_jax.errors import InputError
 from attn_jax.training.loop import train
+from attn_jax.validation import validate
 
 CONFIG = launch.define_config("Experiment, a file of configs/.")
 WORKDIR = flags.DEFINE_string("workdir", None, "Run directory, made if need be.")

@@ -81,7 +81,8 @@ def test_what_is_no_whole_config(refused, tmp_path, case):
 def test_flags_for_a_config_that_is_frozen(refused, tmp_path):
     path = tmp_path / "frozen.py"
     path.write_text(
-        "from attn_jax.config import Config, validate\n\n\n"
+        "from attn_jax.config import Config\n"
+        "from attn_jax.validation import validate\n\n\n"
         "def get_config():\n    return validate(Config())\n"
     )
     flags = (f"--config={path}", f"--workdir={tmp_path / 'run'}", flag("train.steps", 3))

@@ -13,27 +13,16 @@ from flax import nnx
 from tiny_runs import ROOT, run_module
 
 from attn_jax.comparison.arms import Study, plan, studies
-from attn_jax.config import (
-    ARCHITECTURE_OF,
-    BOUNDS,
-    CHOICES,
-    Config,
-    diff,
-    flatten,
-    from_dict,
-    set_field,
-    to_dict,
-    validate,
-    with_fields,
-)
+from attn_jax.config import Config, diff, flatten, from_dict, set_field, to_dict, with_fields
 from attn_jax.data.tokenizers import ByteTokenizer
 from attn_jax.errors import InputError
 from attn_jax.models.tokens import Pair, Tokens
 from attn_jax.models.transformer import build_model
-from attn_jax.objectives import make_objective
+from attn_jax.objectives import OBJECTIVES, make_objective
 from attn_jax.training.optimizers import make_optimizer
 from attn_jax.training.state import new_state, split_model
 from attn_jax.training.step import StepSpec, make_step
+from attn_jax.validation import BOUNDS, CHOICES, validate
 
 FILES = sorted((ROOT / "configs").glob("[!_]*.py"))
 OTHERS = {"sin": "cos"}
@@ -185,10 +174,11 @@ def test_every_choice_is_enforced_with_the_nearest_name(name):
 
 
 def test_an_objective_needs_its_architecture():
-    for objective, architecture in ARCHITECTURE_OF.items():
-        fields = {"objective.name": objective, "model.architecture": architecture}
-        validate(with_fields(Config(), fields))
-        for other in set(CHOICES["model.architecture"]) - {architecture}:
+    for name, objective in OBJECTIVES.items():
+        fields = {"objective.name": name, "model.architecture": ""}
+        for architecture in objective.architectures:
+            validate(with_fields(Config(), fields | {"model.architecture": architecture}))
+        for other in set(CHOICES["model.architecture"]) - {*objective.architectures}:
             with pytest.raises(InputError, match=r"model\.architecture"):
                 validate(with_fields(Config(), fields | {"model.architecture": other}))
 

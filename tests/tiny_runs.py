@@ -17,8 +17,9 @@ import orbax.checkpoint as ocp
 import pytest
 from compilation import environment
 
-from attn_jax.config import Config, to_dict, validate, with_fields
+from attn_jax.config import Config, to_dict, with_fields
 from attn_jax.training.loop import train
+from attn_jax.validation import validate
 
 ROOT = Path(__file__).parent.parent
 TRAIN = "experiments.train"

@@ -7,9 +7,10 @@ from typing import Any
 from attn_jax.benchmark.measure import Budget, finish, peak_mib
 from attn_jax.benchmark.presets import TrainSizes, train_config
 from attn_jax.benchmark.train import measure, real
-from attn_jax.config import Config, validate, with_fields
+from attn_jax.config import Config, with_fields
 from attn_jax.training.loop import train
 from attn_jax.training.metrics import read_metrics
+from attn_jax.validation import validate
 
 LOGS = 6  # lines of a run, the first of which ends the warm-up
 SAVES = 2

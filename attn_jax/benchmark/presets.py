@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from attn_jax.config import CHOICES, Config, ModelConfig, validate
+from attn_jax.config import Config, ModelConfig
 from attn_jax.errors import InputError, nearest
+from attn_jax.validation import CHOICES, validate
 
 
 @dataclass(frozen=True)

@@ -13,19 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from attn_jax.comparison.runs import read_results
-from attn_jax.config import (
-    Config,
-    Section,
-    check_types,
-    diff,
-    flatten,
-    names_in,
-    validate,
-    with_fields,
-)
+from attn_jax.config import Config, Section, check_types, diff, flatten, names_in, with_fields
 from attn_jax.errors import InputError, nearest
 from attn_jax.files import read_json
 from attn_jax.training.run_directory import finished_ledger, read_config, refuse_other_config
+from attn_jax.validation import validate
 
 
 @dataclass

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from attn_jax.config import ObjectiveConfig
+from attn_jax.data.tokenizers import Specials
 from attn_jax.models.tokens import Tokens
 from attn_jax.objectives.batch import Batch
 
@@ -21,8 +23,14 @@ class CausalLM:
     """GPT: causal mask, the target of each position is the next token."""
 
     kind = "text"
+    architectures = ("decoder",)
     mask = "causal"
     shift = 1  # a hidden state predicts the token this many positions on
+
+    @classmethod
+    def of(cls, config: ObjectiveConfig, specials: Specials, vocab_size: int) -> "CausalLM":
+        """Makes the objective of a config for a tokenizer's ids."""
+        return cls()
 
     def __call__(self, tokens: Tokens, key: Array, first_row: Array | int = 0) -> Batch:
         """Returns the batch for packed rows; nothing is random, so `key` is not read."""

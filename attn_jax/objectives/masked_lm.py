@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from attn_jax.config import ObjectiveConfig
 from attn_jax.data.tokenizers import Specials
 from attn_jax.models.tokens import Tokens
 from attn_jax.objectives.batch import Batch, row_keys
@@ -29,8 +30,15 @@ class MaskedLM:
     random_share: float
 
     kind = "text"
+    architectures = ("encoder",)
     mask = "bidirectional"
     shift = 0
+
+    @classmethod
+    def of(cls, config: ObjectiveConfig, specials: Specials, vocab_size: int) -> "MaskedLM":
+        """Makes the objective of a config for a tokenizer's ids."""
+        shares = (config.mask_rate, config.mask_share, config.random_share)
+        return cls(specials, vocab_size, *shares)
 
     def __call__(self, tokens: Tokens, key: Array, first_row: Array | int = 0) -> Batch:
         """Returns the batch for packed rows, with a fixed number of places a row that may count."""

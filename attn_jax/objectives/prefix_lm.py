@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from attn_jax.config import ObjectiveConfig
+from attn_jax.data.tokenizers import Specials
 from attn_jax.models.tokens import Tokens
 from attn_jax.objectives.batch import Batch, row_keys
 from attn_jax.objectives.causal_lm import next_tokens
@@ -16,8 +18,14 @@ class PrefixLM:
     """The prefix of each segment is 1 to n-1 of its n tokens; only what follows is predicted."""
 
     kind = "text"
+    architectures = ("decoder",)
     mask = "prefix"
     shift = 1
+
+    @classmethod
+    def of(cls, config: ObjectiveConfig, specials: Specials, vocab_size: int) -> "PrefixLM":
+        """Makes the objective of a config for a tokenizer's ids."""
+        return cls()
 
     def __call__(self, tokens: Tokens, key: Array, first_row: Array | int = 0) -> Batch:
         """Returns the batch for packed rows; the prefix lengths are drawn per segment."""

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from attn_jax.config import ObjectiveConfig
 from attn_jax.data.tokenizers import Specials
 from attn_jax.models.tokens import Pair, Tokens
 from attn_jax.objectives.batch import Batch
@@ -32,8 +33,14 @@ class Translation:
     specials: Specials
 
     kind = "pair"
+    architectures = ("encoder_decoder",)
     mask = "causal"
     shift = 1
+
+    @classmethod
+    def of(cls, config: ObjectiveConfig, specials: Specials, vocab_size: int) -> "Translation":
+        """Makes the objective of a config for a tokenizer's ids."""
+        return cls(specials)
 
     def __call__(self, pair: Pair, key: Array, first_row: Array | int = 0) -> Batch:
         """Returns the batch for packed pairs; nothing is random, so `key` is not read."""
@@ -46,18 +53,23 @@ class Translation:
 
 
 @dataclass(frozen=True)
-class JoinedTranslation:
-    """One stack: `w1 .. wn <eos> <sep> v1 .. vm`, loss on the target only.
+class CausalTranslation:
+    """One stack that reads `w1 .. wn <eos> <sep> v1 .. vm` left to right, loss on the target only.
 
-    With `mask` "prefix" the source is read from both sides, with "causal" left to right. The
-    padding between the two stays where it is: fields, not indices, say who sees whom.
+    The padding between the two stays where it is: fields, not indices, say who sees whom.
     """
 
     specials: Specials
-    mask: str
 
     kind = "pair"
+    architectures = ("decoder",)
+    mask = "causal"
     shift = 1
+
+    @classmethod
+    def of(cls, config: ObjectiveConfig, specials: Specials, vocab_size: int):
+        """Makes the objective of a config for a tokenizer's ids."""
+        return cls(specials)
 
     def __call__(self, pair: Pair, key: Array, first_row: Array | int = 0) -> Batch:
         """Returns the batch for packed pairs; nothing is random, so `key` is not read."""
@@ -81,6 +93,13 @@ class JoinedTranslation:
         source, target = source.replace(blocks=None), target.replace(blocks=None)
         joined = jax.tree.map(lambda a, b: jnp.concatenate([a, b], axis=1), source, target)
         return joined.prefix(lengths) if self.mask == "prefix" else joined.causal()
+
+
+@dataclass(frozen=True)
+class PrefixTranslation(CausalTranslation):
+    """The same, but the source is read from both sides."""
+
+    mask = "prefix"
 
 
 def _segment_lengths(counted_S: Array, asked_T: Array) -> Array:

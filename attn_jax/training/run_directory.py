@@ -12,9 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from attn_jax.config import Config, diff, from_dict, to_dict, validate
+from attn_jax.config import Config, diff, from_dict, to_dict
 from attn_jax.errors import InputError
 from attn_jax.files import read_json, write_whole
+from attn_jax.validation import validate
 
 PACKAGES = ("jax", "flax", "optax", "orbax-checkpoint", "grain", "tensorflow-datasets", "numpy")
 

@@ -8,10 +8,11 @@ import pytest
 
 from attn_jax.benchmark import train
 from attn_jax.benchmark.presets import TrainSizes
-from attn_jax.config import validate, with_fields
+from attn_jax.config import with_fields
 from attn_jax.models.transformer import build_model
 from attn_jax.training import step
 from attn_jax.training.state import split_model
+from attn_jax.validation import validate
 from benchmarks import tricks
 
 SIZES = TrainSizes(layers=1, heads=2, width=8, length=12, batch=4, vocab=40)

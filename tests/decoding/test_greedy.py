@@ -12,7 +12,9 @@ from attn_jax.decoding import text
 from attn_jax.decoding.sampling import greedy
 from attn_jax.errors import InputError
 from attn_jax.models.transformer import Decoder
-from attn_jax.objectives.translation import JoinedTranslation, Translation
+from attn_jax.objectives.translation import CausalTranslation, PrefixTranslation, Translation
+
+JOINED = {"causal": CausalTranslation, "prefix": PrefixTranslation}
 
 PROMPTS = [[10, 11, 12, 13, 14], [15], [16, 17, 18], [10, 11], [19, 20, 21, 22], [23]]
 NEW = 5
@@ -127,7 +129,7 @@ def test_an_encoder_decoder_equals_a_slow_loop(specials, tiny):
 @pytest.mark.parametrize("mask", ["causal", "prefix"])
 def test_joined_translation_equals_a_slow_loop(specials, tiny, mask):
     model = tiny(positions="learned", num_layers=1)
-    prompt, source = jax.jit(JoinedTranslation(specials, mask).prompt)(tokens_of(SOURCES, 5))
+    prompt, source = jax.jit(JOINED[mask](specials).prompt)(tokens_of(SOURCES, 5))
     written = greedy(model, prompt, source, max_new=NEW, eos=NEVER, pad=6)
     lengths = jnp.array([[len(row)] for row in SOURCES])
     rows = [[*row, specials.sep] for row in SOURCES]
@@ -171,7 +173,7 @@ def test_texts_of_the_configured_length_fit_the_table(specials, tiny, monkeypatc
         max_length=length * (1 + joined),
         num_layers=1,
     )
-    objective = JoinedTranslation(specials, "prefix") if joined else Translation(specials)
+    objective = PrefixTranslation(specials) if joined else Translation(specials)
     writer = text.Writer(model, objective, tokenizer, length)
     found = writer.write_texts(TEXTS)
     assert writer.limit >= length

@@ -10,7 +10,7 @@ from attn_jax.decoding.sampling import GREEDY, Sampling
 from attn_jax.decoding.text import make_search
 from attn_jax.errors import InputError
 from attn_jax.objectives.causal_lm import CausalLM
-from attn_jax.objectives.translation import JoinedTranslation, Translation
+from attn_jax.objectives.translation import CausalTranslation, Translation
 
 PLAIN = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "seed": 0}
 
@@ -60,7 +60,7 @@ class Digits(Tokenizer):
 
 OBJECTIVES = {
     "encoder_decoder": Translation,
-    "joined": lambda specials: JoinedTranslation(specials, "causal"),
+    "joined": CausalTranslation,
     "lm": lambda specials: CausalLM(),
 }
 

@@ -9,9 +9,9 @@ import pytest
 from flax import nnx
 from tiny_runs import TRANSLATION
 
-from attn_jax.config import ARCHITECTURE_OF
 from attn_jax.evaluation.loss import Loss
 from attn_jax.models.tokens import Tokens
+from attn_jax.objectives import OBJECTIVES
 
 LINES = ["zwölf Äpfel und 3 Birnen", "naïve Füchse", "drei Füße", "eins und zwei", "ja"]
 
@@ -97,7 +97,8 @@ def test_translation_equals_a_loop_over_pairs(tiny_data, make_subject):
 def test_the_size_of_batches_does_not_matter(tiny_data, make_subject, objective):
     results = []
     for batch_tokens in (32, 112):
-        fields = {"objective.name": objective, "model.architecture": ARCHITECTURE_OF[objective]}
+        (architecture,) = OBJECTIVES[objective].architectures
+        fields = {"objective.name": objective, "model.architecture": architecture}
         fields |= {"data.batch_tokens": batch_tokens, "eval.max_items": 0}
         config = tiny_data.config(**fields)
         subject, params = make_subject(config)

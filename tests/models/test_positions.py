@@ -5,10 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attn_jax.config import Config, validate, with_fields
+from attn_jax.config import Config, with_fields
 from attn_jax.errors import InputError
 from attn_jax.models.positions import rotate, rotation, sinusoidal
 from attn_jax.models.tokens import Tokens
+from attn_jax.validation import validate
 
 SCHEMES = ("rotary", "learned", "sinusoidal", "none")
 WORDS = np.array([7, 4, 9, 8], np.int32)

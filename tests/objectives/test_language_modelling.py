@@ -10,7 +10,9 @@ from attn_jax.objectives import make_objective
 from attn_jax.objectives.causal_lm import CausalLM
 from attn_jax.objectives.masked_lm import MaskedLM
 from attn_jax.objectives.prefix_lm import PrefixLM
-from attn_jax.objectives.translation import JoinedTranslation, Translation
+from attn_jax.objectives.translation import CausalTranslation, PrefixTranslation, Translation
+
+JOINED = {"causal": CausalTranslation, "prefix": PrefixTranslation}
 
 KEY = jax.random.key(0)
 causal_lm, prefix_lm = jax.jit(CausalLM()), jax.jit(PrefixLM())
@@ -105,4 +107,4 @@ def test_objectives_by_name(specials):
     assert made["translation"] == Translation(specials)
     for mask in ("causal", "prefix"):
         config = ObjectiveConfig(name=f"{mask}_translation")
-        assert make_objective(config, specials, 80) == JoinedTranslation(specials, mask)
+        assert make_objective(config, specials, 80) == JOINED[mask](specials)

@@ -9,7 +9,9 @@ import pytest
 from flax import nnx
 
 from attn_jax.models.tokens import Pair, Tokens
-from attn_jax.objectives.translation import JoinedTranslation, Translation
+from attn_jax.objectives.translation import CausalTranslation, PrefixTranslation, Translation
+
+JOINED = {"causal": CausalTranslation, "prefix": PrefixTranslation}
 
 KEY = jax.random.key(0)
 # Words of each side. Joined, `source <eos> <sep> target` always has 6 tokens.
@@ -85,7 +87,7 @@ def test_the_source_is_read_from_both_sides_and_whole(specials):
 @LAYOUTS
 @pytest.mark.parametrize("mask", ["causal", "prefix"])
 def test_joined_pairs_are_source_sep_target(specials, mask, rows, gap):
-    batch = call(JoinedTranslation(specials, mask), make_pair(specials, rows, gap))
+    batch = call(JOINED[mask](specials), make_pair(specials, rows, gap))
     assert batch.source is None
     for i, row, segment in places(rows):
         columns = of_segment(batch.inputs, row, segment)[:6]  # a last one may read <eos>
@@ -118,7 +120,7 @@ def test_joined_pairs_equal_each_pair_alone_without_padding(specials, tiny, posi
     expected = {"causal": run(*parts, alone.causal()), "prefix": run(*parts, alone.prefix(lengths))}
     assert abs(expected["causal"] - expected["prefix"])[0].max() > 1e-3
     for mask, rows in (("causal", PACKED), ("prefix", PACKED), ("prefix", [[i] for i in range(3)])):
-        batch = call(JoinedTranslation(specials, mask), make_pair(specials, rows))
+        batch = call(JOINED[mask](specials), make_pair(specials, rows))
         hidden = np.asarray(run(*parts, batch.inputs))
         for i, row, segment in places(rows):
             columns = of_segment(batch.inputs, row, segment)[:6]
@@ -143,7 +145,7 @@ def test_packed_pairs_equal_each_pair_alone(specials, tiny):
 @pytest.mark.parametrize("mask", [None, "causal", "prefix"])
 def test_decoding_starts_as_training_does(specials, mask):
     pair = make_pair(specials, ONE_A_ROW)
-    objective = Translation(specials) if mask is None else JoinedTranslation(specials, mask)
+    objective = Translation(specials) if mask is None else JOINED[mask](specials)
     prompt, source = jax.jit(objective.prompt)(pair.source)
     trained = call(objective, pair).inputs
     size = 1 if mask is None else 12 + 1  # <bos>; or the source, and one more token

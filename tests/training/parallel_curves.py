@@ -14,10 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from attn_jax.config import ARCHITECTURE_OF, Config, with_fields
+from attn_jax.config import Config, with_fields
 from attn_jax.data.tokenizers import Specials
 from attn_jax.models.transformer import build_model
-from attn_jax.objectives import make_objective
+from attn_jax.objectives import OBJECTIVES, make_objective
 from attn_jax.training.optimizers import make_optimizer
 from attn_jax.training.parallel import make_parallel, pad_rows
 from attn_jax.training.state import new_state, split_model
@@ -34,7 +34,8 @@ SMALL = {"d_model": 8, "num_heads": 2, "d_ff": 12}
 def make_spec(objective, dropout=0.0):
     model = SMALL | unequal.SIMPLE | {"dropout": dropout}
     fields = {f"model.{name}": value for name, value in model.items()}
-    fields |= {"objective.name": objective, "model.architecture": ARCHITECTURE_OF[objective]}
+    (architecture,) = OBJECTIVES[objective].architectures
+    fields |= {"objective.name": objective, "model.architecture": architecture}
     fields |= {
         "optimizer.name": "sgd",
         "optimizer.learning_rate": 0.3,

@@ -6,9 +6,10 @@ import numpy as np
 import optax
 import pytest
 
-from attn_jax.config import CHOICES, OptimizerConfig
+from attn_jax.config import OptimizerConfig
 from attn_jax.training.optimizers import make_optimizer, make_schedule
 from attn_jax.training.state import split_model
+from attn_jax.validation import CHOICES
 
 STEPS, WARMUP, PEAK = 21, 4, 0.4
 ALL = CHOICES["optimizer.name"]

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from attn_jax.config import ARCHITECTURE_OF
 from attn_jax.models.tokens import Tokens
+from attn_jax.objectives import OBJECTIVES
 from attn_jax.objectives.causal_lm import CausalLM
 from attn_jax.objectives.losses import token_losses
 from attn_jax.training.step import make_step
@@ -50,7 +50,7 @@ def largest_difference(a, b):
     return max(jax.tree.leaves(jax.tree.map(lambda x, y: float(abs(x - y).max()), a, b)))
 
 
-@pytest.mark.parametrize("objective", ARCHITECTURE_OF)
+@pytest.mark.parametrize("objective", OBJECTIVES)
 def test_every_objective_learns_one_batch_by_heart(new_spec, text_of, objective):
     step, state = compiled(new_spec, objective, **LEARNING)
     text = text_of(objective)

@@ -1,0 +1,151 @@
+"""What every field of a config may be, and the one line that says what is wrong."""
+
+import dataclasses
+import math
+from collections.abc import Iterator
+
+from attn_jax.config import MAX_INT, Config, check_types, flatten, names_in
+from attn_jax.errors import InputError, nearest
+from attn_jax.objectives import OBJECTIVES
+
+CHOICES = {
+    "model.architecture": ("encoder", "decoder", "encoder_decoder"),
+    "model.activation": ("gelu", "relu", "swiglu"),
+    "model.norm": ("layer", "rms"),
+    "model.norm_position": ("pre", "post"),
+    "model.positions": ("rotary", "learned", "sinusoidal", "none"),
+    "model.dtype": ("float32", "bfloat16"),
+    "model.attention": ("auto", "dense", "blockwise", "cudnn"),
+    "model.remat": ("none", "block", "products"),
+    "data.document": ("line", "paragraph", "file"),
+    "tokenizer.name": ("sentencepiece", "byte", "char", "whitespace"),
+    "objective.name": tuple(OBJECTIVES),
+    "optimizer.name": ("adamw", "adam", "lion", "sgd", "adafactor", "muon"),
+    "optimizer.schedule": ("cosine", "inverse_sqrt", "wsd", "constant"),
+    "train.parallel": ("jit", "pmap"),
+    "eval.split": ("validation", "test"),
+}
+
+EVALUATORS = ("loss", "shared_positions", "translation", "attention")
+
+# Inclusive bounds of the numbers; without an upper one an int is at most MAX_INT.
+BOUNDS: dict[str, tuple[float, float | None]] = {
+    "model.num_layers": (1, None),
+    "model.d_model": (1, None),
+    "model.num_heads": (1, None),
+    "model.num_kv_heads": (0, None),
+    "model.d_ff": (1, None),
+    "model.max_length": (1, None),
+    "model.window": (0, None),
+    "model.dropout": (0, 0.99),
+    "data.length": (4, None),
+    "data.batch_tokens": (1, None),
+    "tokenizer.vocab_size": (8, 10_000_000),
+    "objective.mask_rate": (0.01, 0.99),
+    "objective.mask_share": (0, 1),
+    "objective.random_share": (0, 1),
+    "objective.label_smoothing": (0, 0.99),
+    "optimizer.learning_rate": (0, None),
+    "optimizer.warmup_steps": (0, None),
+    "optimizer.decay_share": (0, 1),
+    "optimizer.final_share": (0, 1),
+    "optimizer.b1": (0, 0.9999999),
+    "optimizer.b2": (0, 0.9999999),
+    "optimizer.eps": (0, None),
+    "optimizer.weight_decay": (0, None),
+    "optimizer.clip_norm": (0, None),
+    "train.steps": (1, None),
+    "train.seed": (0, None),
+    "train.accumulate": (1, None),
+    "train.log_every": (1, None),
+    "train.eval_every": (0, None),
+    "train.checkpoint_every": (1, None),
+    "train.keep_checkpoints": (0, None),
+    "eval.max_items": (0, None),
+    "eval.shared_positions": (1, None),
+    "eval.beam_size": (1, 1000),
+    "eval.length_penalty": (0, 5),
+}
+
+
+def validate(config: Config) -> Config:
+    """Checks every field, freezes the config and returns it.
+
+    Raises:
+      InputError: one line naming the first bad field, its value and what is allowed.
+    """
+    check_types(config)
+    for problem in _problems(config):
+        raise InputError(problem)
+    sections = (getattr(config, item.name) for item in dataclasses.fields(config))
+    for section in (config, *sections):
+        object.__setattr__(section, "_frozen", True)
+    return config
+
+
+def _problems(config: Config) -> Iterator[str]:
+    flat = flatten(config)
+    for name, allowed in CHOICES.items():
+        if flat[name] not in allowed:
+            hint = nearest(str(flat[name]), allowed)
+            yield f"{name} = {flat[name]!r}: expected one of {', '.join(allowed)}{hint}"
+    for name, (low, high) in BOUNDS.items():
+        value = flat[name]
+        if isinstance(value, float) and not math.isfinite(value):
+            yield f"{name} = {value!r}: expected a finite number"
+        highest = MAX_INT if high is None and isinstance(value, int) else high
+        if value < low or (highest is not None and value > highest):
+            allowed = f"at least {low}" if highest is None else f"from {low} to {highest}"
+            yield f"{name} = {value!r}: expected {allowed}"
+    yield from _model_problems(config)
+    yield from _training_problems(config)
+
+
+def _model_problems(config: Config) -> Iterator[str]:
+    m = config.model
+    if m.d_model % m.num_heads:
+        yield f"model.d_model = {m.d_model}: not divisible by model.num_heads = {m.num_heads}"
+    if m.num_kv_heads and m.num_heads % m.num_kv_heads:
+        yield f"model.num_heads = {m.num_heads}: not divisible by num_kv_heads = {m.num_kv_heads}"
+    if m.positions == "rotary" and (m.d_model // m.num_heads) % 2:
+        width = m.d_model // m.num_heads
+        yield f"model.d_model = {m.d_model}: rotary positions need an even head width, not {width}"
+    if m.positions == "sinusoidal" and m.d_model % 2:
+        yield f"model.d_model = {m.d_model}: sinusoidal positions need an even width"
+    objective = OBJECTIVES[config.objective.name]
+    if m.architecture not in objective.architectures:
+        yield (
+            f"model.architecture = {m.architecture!r}: objective.name = "
+            f"{config.objective.name!r} trains {' or '.join(map(repr, objective.architectures))}"
+        )
+    joined = objective.kind == "pair" and m.architecture != "encoder_decoder"
+    longest = 2 * config.data.length if joined else config.data.length
+    if m.positions == "learned" and longest > m.max_length:
+        what = "source and target of data.length" if joined else "data.length"
+        yield (
+            f"{what} = {config.data.length}: sequences of {longest} are longer than the "
+            f"learned position table, model.max_length = {m.max_length}"
+        )
+
+
+def _training_problems(config: Config) -> Iterator[str]:
+    o, d, t = config.objective, config.data, config.train
+    if o.mask_share + o.random_share > 1:
+        total = o.mask_share + o.random_share
+        yield f"objective.mask_share + random_share = {total:g}: expected at most 1"
+    if d.batch_tokens < d.length:
+        yield f"data.batch_tokens = {d.batch_tokens}: expected at least data.length = {d.length}"
+    rows = d.batch_tokens // d.length
+    if t.accumulate > rows:
+        yield f"train.accumulate = {t.accumulate}: expected at most {rows}, the rows of a batch"
+    if config.optimizer.warmup_steps >= t.steps:
+        yield (
+            f"optimizer.warmup_steps = {config.optimizer.warmup_steps}: "
+            f"expected fewer than train.steps = {t.steps}"
+        )
+    for name in ("evaluators", "curve"):
+        for evaluator in names_in(getattr(config.eval, name)):
+            if evaluator not in EVALUATORS:
+                hint = nearest(evaluator, EVALUATORS)
+                allowed = ", ".join(EVALUATORS)
+                yield f"eval.{name}: unknown evaluator {evaluator!r}, expected {allowed}{hint}"
