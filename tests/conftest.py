@@ -85,3 +85,17 @@ def tiny():
         return jnp.asarray(rng.normal(center, size, shape), jnp.float32)
 
     return build
+
+
+@pytest.fixture
+def compilations():
+    """A list that grows with every compilation, or look-up of a compiled program."""
+    found = []
+
+    def listen(name, seconds, **_):
+        if name.endswith("backend_compile_duration"):
+            found.append(name)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    yield found
+    jax.monitoring.unregister_event_duration_listener(listen)

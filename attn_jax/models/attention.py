@@ -6,6 +6,7 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from attn_jax.config import ModelConfig
+from attn_jax.models import initializers
 from attn_jax.models.kernels import choose_kernel
 from attn_jax.models.masks import visible
 from attn_jax.models.positions import rotate
@@ -82,13 +83,14 @@ class Attention(nnx.Module):
         self.window = 0 if cross else config.window
         self.kernel = config.attention
         dense = {"use_bias": config.bias, "dtype": jnp.dtype(config.dtype), "rngs": rngs}
+        inner = dense | {"kernel_init": initializers.scaled()}
         q_width, kv_width = self.H * self.K, 2 * self.G * self.K
         # One fused product where all inputs are the same, as few as possible otherwise.
         if cross:
-            self.q = nnx.Linear(config.d_model, q_width, **dense)
-            self.kv = nnx.Linear(config.d_model, kv_width, **dense)
+            self.q = nnx.Linear(config.d_model, q_width, **inner)
+            self.kv = nnx.Linear(config.d_model, kv_width, **inner)
         else:
-            self.qkv = nnx.Linear(config.d_model, q_width + kv_width, **dense)
+            self.qkv = nnx.Linear(config.d_model, q_width + kv_width, **inner)
         self.out = nnx.Linear(q_width, config.d_model, kernel_init=out_init, **dense)
 
     def self_projections(self, x_ND: Array, batch: int, rotation) -> tuple[Array, Array, Array]:

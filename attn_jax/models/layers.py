@@ -6,6 +6,7 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from attn_jax.config import ModelConfig
+from attn_jax.models import initializers
 from attn_jax.models.attention import Attention, KeysValues
 from attn_jax.models.cache import Cache, Memory
 from attn_jax.models.positions import Rotation
@@ -41,7 +42,7 @@ class MLP(nnx.Module):
         self.activation = config.activation
         dense = {"use_bias": config.bias, "dtype": jnp.dtype(config.dtype), "rngs": rngs}
         width = config.d_ff * (2 if self.activation == "swiglu" else 1)
-        self.up = nnx.Linear(config.d_model, width, **dense)
+        self.up = nnx.Linear(config.d_model, width, kernel_init=initializers.scaled(), **dense)
         self.down = nnx.Linear(config.d_ff, config.d_model, kernel_init=out_init, **dense)
 
     def __call__(self, x_ND: Float[Array, "N D"]) -> Float[Array, "N D"]:
@@ -68,7 +69,7 @@ class Block(nnx.Module):
         self.pre = config.norm_position == "pre"
         # Branch outputs start small enough that the residual sum keeps unit scale (GPT-2).
         branches = (3 if cross else 2) * config.num_layers
-        out_init = nnx.initializers.variance_scaling(1 / branches, "fan_in", "truncated_normal")
+        out_init = initializers.scaled(1 / branches)
         self.norm_attention = make_norm(config, rngs)
         self.attention = Attention(config, out_init, rngs=rngs)
         if cross:

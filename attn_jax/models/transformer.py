@@ -9,6 +9,7 @@ from jaxtyping import Array, Float, Int
 
 from attn_jax.config import ModelConfig
 from attn_jax.errors import InputError
+from attn_jax.models import initializers
 from attn_jax.models.cache import Cache, Memory, empty_tokens
 from attn_jax.models.layers import Block, dropout, make_norm, materialize
 from attn_jax.models.positions import rotation, sinusoidal
@@ -21,7 +22,7 @@ class Stack(nnx.Module):
     def __init__(self, config: ModelConfig, *, cross: bool = False, rngs: nnx.Rngs):
         self.config = config
         if config.positions == "learned":
-            init = nnx.initializers.normal(config.d_model**-0.5)
+            init = initializers.normal(config.d_model**-0.5)
             table = init(rngs.params(), (config.max_length, config.d_model), jnp.float32)
             self.positions = nnx.Param(table)
         self.blocks = nnx.List(
@@ -128,7 +129,7 @@ class Transformer(nnx.Module):
         self.config = config
         # Scaled by sqrt(D) on the way in and used as it is on the way out (tied), the table gives
         # unit-size embeddings and unit-size logits.
-        init = nnx.initializers.normal(config.d_model**-0.5)
+        init = initializers.normal(config.d_model**-0.5)
         table = init(rngs.params(), (vocab_size, config.d_model), jnp.float32)
         self.embedding = nnx.Param(table)
 

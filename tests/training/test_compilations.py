@@ -1,6 +1,5 @@
 """One compiled step: after a warm-up nothing is compiled any more, whatever the loop does."""
 
-import jax
 import pytest
 from tiny_runs import TRANSLATION
 
@@ -8,20 +7,6 @@ from attn_jax.training import loop
 
 WARM_UP = 13  # steps, after which there was a log, an evaluation and a checkpoint, each twice
 STEPS = WARM_UP + 50
-
-
-@pytest.fixture
-def compilations():
-    """A list that grows with every compilation, or look-up of a compiled program."""
-    found = []
-
-    def listen(name, seconds, **_):
-        if name.endswith("backend_compile_duration"):
-            found.append(name)
-
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    yield found
-    jax.monitoring.unregister_event_duration_listener(listen)
 
 
 @pytest.mark.slow
