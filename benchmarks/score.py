@@ -23,8 +23,10 @@ from attn_jax import launch
 from attn_jax.benchmark.presets import choose
 from attn_jax.config import ModelConfig, ObjectiveConfig
 from attn_jax.data.tokenizers import WhitespaceTokenizer
+from attn_jax.evaluation.methods import METHODS
 from attn_jax.evaluation.score_batches import Rows, score_rows
-from attn_jax.evaluation.scoring import METHODS, Item, TextScorer, make_scorer
+from attn_jax.evaluation.scorers import Item, TextScorer
+from attn_jax.evaluation.scoring import make_scorer
 from attn_jax.models.transformer import build_model
 from attn_jax.objectives import make_objective
 from attn_jax.training.state import split_model

@@ -13,8 +13,9 @@ from absl import flags
 
 from attn_jax import launch
 from attn_jax.decoding.lines import write_file
+from attn_jax.evaluation.methods import METHODS, OWN
 from attn_jax.evaluation.score_lines import LineScorer
-from attn_jax.evaluation.scoring import METHODS, OWN, make_scorer
+from attn_jax.evaluation.scoring import make_scorer
 from attn_jax.training.restore import restore_run
 
 WORKDIR = flags.DEFINE_string("workdir", None, "Run directory.")

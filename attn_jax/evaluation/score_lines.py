@@ -6,7 +6,7 @@ from textwrap import shorten
 
 from attn_jax.data.tokenizers import Tokenizer
 from attn_jax.errors import InputError
-from attn_jax.evaluation.scoring import Item, Scorer
+from attn_jax.evaluation.scorers import Item, Scorer
 
 
 class LineScorer:

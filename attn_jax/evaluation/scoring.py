@@ -1,81 +1,16 @@
-"""Log-probabilities of tokens under a named method: left to right, or as pseudo-log-likelihoods.
+"""Makes the scorer of a method for a run."""
 
-causal: w_t from w_<t, left to right.
-pll: w_t from all other tokens, w_t read as <mask> (Salazar et al. 2020,
-  https://arxiv.org/abs/1910.14659). Its refinements hide more: the later tokens of the same word
-  (pll_within_word), all of the word (pll_whole_word), or all later tokens of the text (pll_global)
-  (Kauf and Ivanova 2023, https://arxiv.org/abs/2305.10588).
-fused: the sum of causal and pll, after the models that learn both (Charpentier and Samuel 2024,
-  https://arxiv.org/abs/2410.24159); it ranks texts, and is no log-probability of anything.
-prefix: w_t from w_<t and a source, the source read from both sides: by an encoder, or by one stack.
+from collections.abc import Mapping
 
-Where a hidden state predicts the next token (`objective.shift` 1), w_t is read out at the place
-before. Where it predicts its own (0), w_t is a <mask> in all methods, and read out there.
-"""
-
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
-
-import jax
-import numpy as np
 from flax import nnx
 
-from attn_jax.config import ModelConfig
+from attn_jax.config import ModelConfig, names_in
 from attn_jax.data.tokenizers import Tokenizer
 from attn_jax.errors import InputError, nearest
-from attn_jax.evaluation.score_batches import (
-    POSITIONS,
-    Copies,
-    PairRows,
-    Results,
-    divide,
-    fit,
-    make_batches,
-    rows_of,
-    score_pairs,
-    score_rows,
-    width_of,
-)
+from attn_jax.evaluation.evaluator import Subject
+from attn_jax.evaluation.methods import METHODS, OWN, own_method
+from attn_jax.evaluation.scorers import PairScorer, Scorer, TextScorer
 from attn_jax.objectives import Objective
-from attn_jax.objectives.translation import Translation
-
-# Method -> the mask that the model is read with.
-METHODS = {
-    "causal": "causal",
-    "pll": "bidirectional",
-    "pll_within_word": "bidirectional",
-    "pll_whole_word": "bidirectional",
-    "pll_global": "bidirectional",
-    "fused": "causal and bidirectional",
-    "prefix": "prefix",
-}
-OWN = "own"  # stands for the method of the objective's own mask
-
-
-class Item(NamedTuple):
-    """A target that is scored and a source, maybe empty, that is only read; as ids."""
-
-    source: tuple[int, ...]
-    target: tuple[int, ...]
-
-
-class Scores(NamedTuple):
-    """Per predicted token: log-probability in nats, and whether it is strictly the likeliest."""
-
-    log_probs: np.ndarray
-    correct: np.ndarray
-
-    @property
-    def total(self) -> float:
-        """The score of the whole target, in nats."""
-        return float(self.log_probs.sum(dtype=np.float64))
-
-
-def own_method(objective: Objective) -> str:
-    """Returns the method that reads a text as the objective does in training."""
-    if objective.kind == "pair":
-        return "prefix"
-    return {"causal": "causal", "bidirectional": "pll", "prefix": "prefix"}[objective.mask]
 
 
 def make_scorer(
@@ -115,197 +50,25 @@ def make_scorer(
     return kind(method, graph, objective, tokenizer, config)
 
 
-class Scorer:
-    """Scores items under one method, in batches."""
-
-    def __init__(
-        self,
-        method: str,
-        graph: nnx.GraphDef,
-        objective: Objective,
-        tokenizer: Tokenizer,
-        config: ModelConfig,
-    ):
-        """Keeps what all items have in common; arguments as in `make_scorer`."""
-        self.method = method
-        self._graph, self._objective, self._tokenizer = graph, objective, tokenizer
-        self._config = config
-
-    @property
-    def limit(self) -> int:
-        """The longest item that the model reads."""
-        raise NotImplementedError
-
-    def length(self, item: Item) -> int:
-        """Returns how long an item is, special tokens included."""
-        raise NotImplementedError
-
-    def cut(self, item: Item) -> Item:
-        """Cuts an item down to the limit."""
-        raise NotImplementedError
-
-    def predicted(self, item: Item) -> Sequence[int]:
-        """Returns the ids that are scored."""
-        return item.target
-
-    def read(self, source: str, target: str) -> Item:
-        """Returns the ids of a source, maybe empty, and of what follows it.
-
-        In one stack a space joins the two; it belongs to the target.
-        """
-        raise NotImplementedError
-
-    def score(self, params: dict, items: Sequence[Item]) -> list[Scores]:
-        """Returns the scores of each item; equal items have equal scores, bit for bit."""
-        distinct = sorted(dict.fromkeys(items), key=self.length, reverse=True)
-        found = dict(zip(distinct, self._score(params, distinct), strict=True))
-        return [found[item] for item in items]
-
-    def _score(self, params: dict, items: list[Item]) -> list[Scores]:
-        """Scores items, the longest first."""
-        raise NotImplementedError
-
-
-class TextScorer(Scorer):
-    """Scores texts `<bos> source target <eos>` with one stack."""
-
-    @property
-    def limit(self) -> int:
-        """The most tokens of a row."""
-        return self._config.max_length if self._config.positions == "learned" else POSITIONS
-
-    def length(self, item: Item) -> int:
-        """Returns the tokens of the row."""
-        return len(item.source) + len(item.target) + 2
-
-    def cut(self, item: Item) -> Item:
-        """Drops the oldest tokens of the source first, then the end of the target."""
-        target = item.target[: self.limit - 2]
-        over = max(len(item.source) + len(target) + 2 - self.limit, 0)
-        return Item(item.source[over:], target)
-
-    def read(self, source: str, target: str) -> Item:
-        """Returns the ids of a source and of what follows it."""
-        source, encode = source.strip(), self._tokenizer.encode
-        if not source:
-            return Item((), tuple(encode(target)))
-        # No token of any tokenizer goes on after a space.
-        ids, start = encode(f"{source} {target.lstrip()}"), len(encode(source))
-        return Item(tuple(ids[:start]), tuple(ids[start:]))
-
-    def _score(self, params: dict, items: list[Item]) -> list[Scores]:
-        if self.method != "fused":
-            return self._read(params, items, self.method)
-        each = [self._read(params, items, method) for method in ("causal", "pll")]
-        return [
-            Scores(a.log_probs + b.log_probs, a.correct & b.correct)
-            for a, b in zip(*each, strict=True)
-        ]
-
-    def _read(self, params: dict, items: list[Item], method: str) -> list[Scores]:
-        all_copies = ((number, self.copies(x, method)) for number, x in enumerate(items))
-        # All are dispatched before any is fetched: rows are made while others are read.
-        running = [
-            (parts, score_rows(self._graph, params, rows))
-            for parts, rows in make_batches(all_copies, self.limit)
-        ]
-        found: list[list[Results]] = [[] for _ in items]
-        for parts, results in running:
-            for number, of_part in divide(parts, jax.device_get(results)):
-                found[number].append(of_part)
-        return [
-            Scores(*(np.concatenate(x) for x in zip(*of_item, strict=True))) for of_item in found
-        ]
-
-    def copies(self, item: Item, method: str) -> Copies:
-        """Returns the rows that are read for an item: one, or one for each of its tokens."""
-        specials, shift = self._tokenizer.specials, self._objective.shift
-        text = [*item.source, *item.target]
-        ids = np.array([specials.bos, *text, specials.eos], np.int32)
-        places = np.arange(1 + len(item.source), 1 + len(text))
-        targets = ids[places]
-        prefix = {"causal": 1, "prefix": 1 + len(item.source)}.get(method, len(ids))
-        if method in ("causal", "prefix"):
-            if shift == 1:
-                return Copies(ids[None, :-1], prefix, places[None] - 1, targets[None])
-            hidden = places[:, None] == np.arange(len(ids))[None]
-        else:
-            starts = [True, *self._tokenizer.word_starts(text), True]
-            hidden = hidden_places(method, np.cumsum(starts), places)
-        rows = np.where(hidden, np.int32(specials.mask), ids[None])
-        return Copies(rows, prefix, places[:, None] - shift, targets[:, None])
-
-
-def hidden_places(method: str, words: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """Returns which tokens are hidden when each place is scored, bool [places, L].
+def make_scorers(subject: Subject, own: Mapping[str, str] | None = None) -> list[Scorer]:
+    """Returns the scorers that `eval.scoring` names; a method that is named twice has one.
 
     Args:
-      method: a pll method.
-      words: the number of each token's word, [L]; <eos>, the last, has one of its own.
-      places: columns of the scored tokens.
+      subject: what is evaluated.
+      own: which methods stand in for others where "own" is asked for.
+
+    Raises:
+      InputError: the model cannot be read so, or has no score for a text alone.
     """
-    columns = np.arange(len(words))[None]
-    same_word = words[None] == words[places][:, None]
-    later = columns > places[:, None]
-    here = columns == places[:, None]
-    return {
-        "pll": here,
-        "pll_within_word": here | (same_word & later),
-        "pll_whole_word": same_word,
-        "pll_global": here | (later & (columns < len(words) - 1)),
-    }[method]
-
-
-class PairScorer(Scorer):
-    """Scores `target <eos>` given `source <eos>`, read as the translation objectives do."""
-
-    def __init__(self, *args: Any):
-        super().__init__(*args)
-        self._specials = self._tokenizer.specials
-        is_pair = self._objective.kind == "pair"
-        self._pairs = self._objective if is_pair else Translation(self._specials)
-
-    @property
-    def limit(self) -> int:
-        """The most tokens of a side."""
-        if self._config.positions != "learned":
-            return POSITIONS // 2
-        one_row = self._config.architecture != "encoder_decoder"
-        return self._config.max_length // 2 if one_row else self._config.max_length
-
-    def length(self, item: Item) -> int:
-        """Returns the tokens of the longer side."""
-        return max(len(item.source) + 1, len(item.target) + 2)
-
-    def cut(self, item: Item) -> Item:
-        """Drops the end of a side that is too long."""
-        return Item(item.source[: self.limit - 1], item.target[: self.limit - 2])
-
-    def predicted(self, item: Item) -> Sequence[int]:
-        """Returns the ids that are scored, <eos> included."""
-        return (*item.target, self._specials.eos)
-
-    def read(self, source: str, target: str) -> Item:
-        """Returns the ids of both sides."""
-        return Item(*(tuple(self._tokenizer.encode(text)) for text in (source, target)))
-
-    def _score(self, params: dict, items: list[Item]) -> list[Scores]:
-        running = [
-            (chosen, score_pairs(self._graph, self._pairs, params, rows))
-            for chosen, rows in self._batches(items)
-        ]
-        return [
-            Scores(*(x[: len(item.target) + 1] for x in of_item))
-            for chosen, results in running
-            # The rows that are left over in a batch are empty.
-            for item, *of_item in zip(chosen, *jax.device_get(results), strict=False)
-        ]
-
-    def _batches(self, items: list[Item]) -> Iterator[tuple[list[Item], PairRows]]:
-        bos, eos = self._specials.bos, self._specials.eos
-        while items:
-            width = width_of(self.length(items[0]), self.limit)
-            rows = rows_of(2 * width)
-            chosen, items = items[:rows], items[rows:]
-            pairs = [([*item.source, eos], [bos, *item.target, eos]) for item in chosen]
-            yield chosen, PairRows.of(pairs, fit(len(pairs), rows), width)
+    config = subject.config
+    if config.model.architecture == "encoder_decoder":
+        raise InputError(
+            f"eval.evaluators = {config.eval.evaluators!r}: an encoder-decoder has no score for a "
+            "text without a source"
+        )
+    about = subject.graph, subject.objective, subject.dataset.tokenizer, config.model
+    mine = own_method(subject.objective)
+    mine = (own or {}).get(mine, mine)
+    names = [mine if name == OWN else name for name in names_in(config.eval.scoring)]
+    found = [make_scorer(name, *about, name="eval.scoring") for name in names]
+    return list({scorer.method: scorer for scorer in found}.values())

@@ -11,8 +11,10 @@ from flax import nnx
 from attn_jax.data.tokenizers import ByteTokenizer, WhitespaceTokenizer
 from attn_jax.errors import InputError
 from attn_jax.evaluation import score_batches
+from attn_jax.evaluation.methods import METHODS
 from attn_jax.evaluation.score_batches import fit, rows_of, width_of
-from attn_jax.evaluation.scoring import METHODS, Item, Scorer, hidden_places, make_scorer
+from attn_jax.evaluation.scorers import Item, Scorer, hidden_places
+from attn_jax.evaluation.scoring import make_scorer
 from attn_jax.models.tokens import Pair, Tokens
 from attn_jax.objectives.causal_lm import CausalLM
 from attn_jax.objectives.losses import token_losses
