@@ -74,3 +74,25 @@ def test_what_cannot_be_scored_is_refused(refused, lm_run, flags, text, parts):
 def test_methods_of_one_stack_are_refused_for_pairs(refused, translation_run):
     line = refused(COMMAND, f"--workdir={translation_run}", "--method=causal", stdin="x\n")
     assert "method = 'causal': an encoder-decoder scores a target given its source" in line
+
+
+def test_evaluators_score_a_checkpoint_under_both_masks(run_module, lm_run, tmp_path):
+    pairs, texts = tmp_path / "pairs.jsonl", tmp_path / "texts.txt"
+    pairs.write_text('{"sentence_good": "3 nine two", "sentence_bad": "3 nine nine", "UID": "x"}\n')
+    texts.write_text("3 nine two\n")
+    done = run_module(
+        "experiments.evaluate",
+        f"--workdir={lm_run}",
+        "--evaluators=minimal_pairs,cloze",
+        f"--config.eval.minimal_pairs={pairs}",
+        f"--config.eval.cloze={texts}",
+        "--config.eval.scoring=own,pll_whole_word",
+    )
+    assert done.status == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])["results"]
+    assert found["minimal_pairs"]["items"] == found["cloze"]["items"] == 1
+    good, bad = scores_of(lm_run, "causal", ["3 nine two", "3 nine nine"])
+    assert found["minimal_pairs"]["causal"]["accuracy"] == float(good > bad)
+    for results in found.values():
+        assert results["methods"] == ["causal", "pll_whole_word"]
+        assert results["pll_whole_word"]["mask"] == "bidirectional"
