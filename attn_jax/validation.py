@@ -28,7 +28,8 @@ CHOICES = {
 }
 
 SCORING = (OWN, *METHODS)
-EVALUATORS = ("loss", "shared_positions", "translation", "attention", "minimal_pairs", "cloze")
+FILE_EVALUATORS = ("minimal_pairs", "cloze", "probe")  # each reads the files of its own field
+EVALUATORS = ("loss", "shared_positions", "translation", "attention", *FILE_EVALUATORS)
 
 # Inclusive bounds of the numbers; without an upper one an int is at most MAX_INT.
 BOUNDS: dict[str, tuple[float, float | None]] = {
@@ -155,7 +156,7 @@ def _evaluation_problems(config: Config) -> Iterator[str]:
                 hint = nearest(evaluator, EVALUATORS)
                 allowed = ", ".join(EVALUATORS)
                 yield f"eval.{name}: unknown evaluator {evaluator!r}, expected {allowed}{hint}"
-            if evaluator in ("minimal_pairs", "cloze") and not getattr(config.eval, evaluator):
+            if evaluator in FILE_EVALUATORS and not getattr(config.eval, evaluator):
                 yield f"eval.{evaluator} is empty: the evaluator {evaluator!r} needs a file"
     for method in names_in(config.eval.scoring):
         if method not in SCORING:

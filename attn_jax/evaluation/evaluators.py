@@ -12,6 +12,7 @@ from attn_jax.evaluation.cloze import Cloze
 from attn_jax.evaluation.evaluator import Evaluator, Subject
 from attn_jax.evaluation.loss import Loss
 from attn_jax.evaluation.minimal_pairs import MinimalPairs
+from attn_jax.evaluation.probe import Probe
 from attn_jax.evaluation.shared_positions import SharedPositions
 from attn_jax.evaluation.translation import TranslationQuality
 from attn_jax.objectives import Objective
@@ -23,6 +24,7 @@ EVALUATORS: dict[str, type[Evaluator]] = {
     "attention": AttentionMaps,
     "minimal_pairs": MinimalPairs,
     "cloze": Cloze,
+    "probe": Probe,
 }
 
 
