@@ -126,13 +126,19 @@ class TrainConfig(Section):
 class EvalConfig(Section):
     """What is measured on a checkpoint."""
 
-    evaluators: str = "loss"  # at the end: loss, shared_positions, translation, attention
+    # At the end: loss, shared_positions, translation, attention, minimal_pairs, cloze, probe
+    evaluators: str = "loss"
     curve: str = "loss"  # likewise comma-separated, every train.eval_every steps
     split: str = "validation"  # validation | test
-    max_items: int = 1000  # most rows (LM) or sentences (pairs) that are read; 0 means all
+    # Most rows (LM), sentences (pairs), pairs of a paradigm, cloze or labelled texts; 0: all
+    max_items: int = 1000
     shared_positions: int = 1024  # held-out positions that every arm predicts
     beam_size: int = 1  # translation: hypotheses searched at once; 1 is greedy decoding
     length_penalty: float = 1.0  # of a beam: a score is log-probability / length ** this; 1: mean
+    scoring: str = "own"  # minimal_pairs, cloze: comma-separated methods; own: of the own mask
+    minimal_pairs: str = ""  # minimal_pairs: a .jsonl file of BLiMP's form, or a folder or .zip
+    cloze: str = ""  # cloze: texts whose last word is asked for, a line each, or .jsonl as LAMBADA
+    probe: str = ""  # probe: "TRAIN,TEST", files of label<TAB>text or label<TAB>text<TAB>text
 
 
 @dataclass

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from attn_jax.config import MAX_INT, Config, check_types, flatten, names_in
 from attn_jax.errors import InputError, nearest
+from attn_jax.evaluation.methods import METHODS, OWN
 from attn_jax.objectives import OBJECTIVES
 
 CHOICES = {
@@ -26,7 +27,9 @@ CHOICES = {
     "eval.split": ("validation", "test"),
 }
 
-EVALUATORS = ("loss", "shared_positions", "translation", "attention")
+SCORING = (OWN, *METHODS)
+FILE_EVALUATORS = ("minimal_pairs", "cloze", "probe")  # each reads the files of its own field
+EVALUATORS = ("loss", "shared_positions", "translation", "attention", *FILE_EVALUATORS)
 
 # Inclusive bounds of the numbers; without an upper one an int is at most MAX_INT.
 BOUNDS: dict[str, tuple[float, float | None]] = {
@@ -99,6 +102,7 @@ def _problems(config: Config) -> Iterator[str]:
             yield f"{name} = {value!r}: expected {allowed}"
     yield from _model_problems(config)
     yield from _training_problems(config)
+    yield from _evaluation_problems(config)
 
 
 def _model_problems(config: Config) -> Iterator[str]:
@@ -143,9 +147,19 @@ def _training_problems(config: Config) -> Iterator[str]:
             f"optimizer.warmup_steps = {config.optimizer.warmup_steps}: "
             f"expected fewer than train.steps = {t.steps}"
         )
+
+
+def _evaluation_problems(config: Config) -> Iterator[str]:
     for name in ("evaluators", "curve"):
         for evaluator in names_in(getattr(config.eval, name)):
             if evaluator not in EVALUATORS:
                 hint = nearest(evaluator, EVALUATORS)
                 allowed = ", ".join(EVALUATORS)
                 yield f"eval.{name}: unknown evaluator {evaluator!r}, expected {allowed}{hint}"
+            if evaluator in FILE_EVALUATORS and not getattr(config.eval, evaluator):
+                yield f"eval.{evaluator} is empty: the evaluator {evaluator!r} needs a file"
+    for method in names_in(config.eval.scoring):
+        if method not in SCORING:
+            hint = nearest(method, SCORING)
+            allowed = ", ".join(SCORING)
+            yield f"eval.scoring: unknown method {method!r}, expected {allowed}{hint}"

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, astuple, dataclass
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, SupportsInt
 
@@ -66,6 +67,10 @@ class Tokenizer(ABC):
         """Returns how many bytes of UTF-8 an ordinary token stands for."""
 
     @abstractmethod
+    def _begins_word(self, before: int, token: int) -> bool:
+        """Returns whether an ordinary or unknown token begins a word after the one before it."""
+
+    @abstractmethod
     def state(self) -> dict[str, Any]:
         """Returns what the constructor takes, ready for JSON."""
 
@@ -82,6 +87,14 @@ class Tokenizer(ABC):
         """Returns one token readably: its text, or its name such as "<bos>"."""
         names = {i: f"<{name}>" for name, i in asdict(self.specials).items()}
         return names.get(int(token)) or self._piece(int(token))
+
+    def word_starts(self, ids: Sequence[int]) -> list[bool]:
+        """Returns True where a token of a text begins a word, as its first token always does.
+
+        Spaces that are tokens of their own belong to the word before them.
+        """
+        later = (self._begins_word(before, token) for before, token in pairwise(ids))
+        return [True, *later] if len(ids) else []
 
     def token_bytes(self) -> np.ndarray:
         """Returns int32 [V]: bytes of UTF-8 that each token adds to a text, 0 for specials."""
@@ -106,6 +119,9 @@ class Tokenizer(ABC):
         return json.dumps({"name": self.name, **self.state()})
 
 
+_SPACES = frozenset(b" \t\n\r\f\v")
+
+
 class ByteTokenizer(Tokenizer):
     """UTF-8 bytes are ids 0..255; the specials follow."""
 
@@ -126,6 +142,9 @@ class ByteTokenizer(Tokenizer):
 
     def _num_bytes(self, token: int) -> int:
         return 1
+
+    def _begins_word(self, before: int, token: int) -> bool:
+        return before in _SPACES and token not in _SPACES
 
     def state(self) -> dict[str, Any]:
         """Returns nothing: all byte tokenizers are alike."""
@@ -172,6 +191,9 @@ class CharTokenizer(_TableTokenizer):
     def _num_bytes(self, token: int) -> int:
         return len(self._piece(token).encode())
 
+    def _begins_word(self, before: int, token: int) -> bool:
+        return self.piece(before).isspace() and not self.piece(token).isspace()
+
     @classmethod
     def train(cls, texts: Iterable[str]) -> "CharTokenizer":
         """Collects the characters of `texts`."""
@@ -196,6 +218,9 @@ class WhitespaceTokenizer(_TableTokenizer):
     def _num_bytes(self, token: int) -> int:
         piece = self._piece(token)
         return len(piece.removesuffix("@@").encode()) + (not piece.endswith("@@"))
+
+    def _begins_word(self, before: int, token: int) -> bool:
+        return not self.piece(before).endswith("@@")
 
     @classmethod
     def train(cls, texts: Iterable[str], vocab_size: int) -> "WhitespaceTokenizer":
@@ -240,6 +265,9 @@ class SentencePieceTokenizer(Tokenizer):
 
     def _num_bytes(self, token: int) -> int:
         return len(self._piece(token).encode())
+
+    def _begins_word(self, before: int, token: int) -> bool:
+        return self._processor.id_to_piece(token).startswith("▁")
 
     def state(self) -> dict[str, Any]:
         """Returns the model file in base64."""

@@ -5,35 +5,61 @@ import json
 import sys
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from tqdm import tqdm
 
 from attn_jax.data.sources.files import decode, read_text
-from attn_jax.decoding.text import Writer
 from attn_jax.errors import InputError, WorkError
 from attn_jax.files import read_json_lines, refuse_unwritable, write_whole
 
 WINDOW = 1024  # lines that are sorted by length together
 
+Read = TypeVar("Read")  # a line as it was read
+
+
+@runtime_checkable
+class LineWorker(Protocol[Read]):
+    """Turns lines of text into lines of text."""
+
+    @property
+    def limit(self) -> int:
+        """The greatest length, in tokens, of a line."""
+
+    def length(self, line: Read, /) -> int:
+        """Returns how long a line is, in tokens."""
+
+    def check(self, text: str, /) -> None:
+        """Raises InputError, without its number, for a line that is not of the right form."""
+
+    def read(self, text: str, /) -> Read:
+        """Reads a line."""
+
+    def cut(self, line: Read, /) -> Read:
+        """Cuts a line down to the limit."""
+
+    def write(self, lines: dict[int, Read], /) -> Iterator[tuple[int, str]]:
+        """Yields what each line gives, with its number, in any order."""
+
 
 def write_file(
-    writer: Writer, source: str, output: str, truncate: bool, settings: dict[str, Any]
+    worker: LineWorker, source: str, output: str, truncate: bool, settings: dict[str, Any]
 ) -> None:
-    """Writes what the writer makes of each line; an empty line stays empty.
+    """Writes what the worker makes of each line; an empty line stays empty.
 
     An output file appears when it is whole. Until then, finished lines are kept beside it, in
     OUTPUT.progress: the same call goes on from there.
 
     Args:
-      writer: translates, or continues, a line.
+      worker: translates, continues or scores a line.
       source: a text file, plain or .gz; "-" is stdin.
       output: a file; "-" is stdout.
       truncate: cut lines that are too long for the model, instead of leaving them empty.
       settings: what else the result depends on, to tell whether a call is the same.
 
     Raises:
-      InputError: a file cannot be read or written, or the progress is that of another call.
+      InputError: a file cannot be read or written, a line is not of the right form, or the
+        progress is that of another call.
       WorkError: it was interrupted; says what is kept.
     """
     if output != "-":
@@ -41,14 +67,15 @@ def write_file(
     is_stdin = source == "-"
     text = decode(sys.stdin.buffer.read(), "stdin") if is_stdin else read_text(Path(source))
     lines = text.removesuffix("\n").split("\n") if text else []
+    _check(worker, lines)
     if output == "-":
-        for line in _in_order(_shown(writer, lines, (), truncate)):
+        for line in _in_order(_shown(worker, lines, (), truncate)):
             print(line, flush=True)
         return
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     progress = Progress(Path(output), settings | {"input": digest, "truncate": truncate})
     try:
-        for number, line in _shown(writer, lines, progress.done.keys(), truncate):
+        for number, line in _shown(worker, lines, progress.done.keys(), truncate):
             progress.keep(number, line)
     except KeyboardInterrupt:
         raise WorkError(
@@ -94,16 +121,26 @@ class Progress:
         return kept
 
 
+def _check(worker: LineWorker, lines: list[str]) -> None:
+    """Refuses a wrong line before any work is done."""
+    for number, line in enumerate(lines, 1):
+        try:
+            if line.strip():
+                worker.check(line)
+        except InputError as error:
+            raise InputError(f"line {number}: {error}") from error
+
+
 def _shown(
-    writer: Writer, lines: list[str], done: Collection[int], truncate: bool
+    worker: LineWorker, lines: list[str], done: Collection[int], truncate: bool
 ) -> Iterator[tuple[int, str]]:
     """Shows the progress of `write_lines`."""
-    found = write_lines(writer, lines, done, truncate)
+    found = write_lines(worker, lines, done, truncate)
     yield from tqdm(found, total=len(lines), unit="line", initial=len(done))
 
 
 def write_lines(
-    writer: Writer, lines: list[str], done: Collection[int], truncate: bool
+    worker: LineWorker, lines: list[str], done: Collection[int], truncate: bool
 ) -> Iterator[tuple[int, str]]:
     """Yields `(number, result)` of each line that is not done, window after window.
 
@@ -113,16 +150,25 @@ def write_lines(
     for start in range(0, len(lines), WINDOW):
         texts = {}
         for number, line in enumerate(lines[start : start + WINDOW], start):
-            ids = writer.read(line) if line.strip() and number not in done else []
-            if len(ids) > writer.limit:
-                _warn(number, len(ids), writer.limit, truncate)
-                ids = writer.cut(ids) if truncate else []
-            if ids:
-                texts[number] = ids
-            elif number not in done:
+            if number in done:
+                continue
+            read = _read(worker, number, line, truncate) if line.strip() else None
+            if read is None:
                 yield number, ""
-        for number, text in writer.write(texts):
+            else:
+                texts[number] = read
+        for number, text in worker.write(texts):
             yield number, " ".join(text.splitlines())
+
+
+def _read(worker: LineWorker[Read], number: int, line: str, truncate: bool) -> Read | None:
+    """Reads a line that is not empty; returns None if it is too long."""
+    read = worker.read(line)
+    length = worker.length(read)
+    if length <= worker.limit:
+        return read
+    _warn(number, length, worker.limit, truncate)
+    return worker.cut(read) if truncate else None
 
 
 def _warn(number: int, length: int, limit: int, truncate: bool) -> None:

@@ -82,6 +82,13 @@ class Writer:
         # One table for what is read, <sep> after it, and all that is written but the last token.
         return min(room, config.max_length - self._max_new + (not self._pairs))
 
+    def check(self, text: str) -> None:
+        """Refuses nothing: any text can be translated, or continued."""
+
+    def length(self, ids: list[int]) -> int:
+        """Returns how much of the limit a text takes."""
+        return len(ids)
+
     def read(self, text: str) -> list[int]:
         """Returns the tokens of a text as the model reads them."""
         specials, ids = self._tokenizer.specials, self._tokenizer.encode(text)

@@ -8,8 +8,11 @@ from attn_jax.analysis.attention_maps import AttentionMaps
 from attn_jax.config import Config, names_in
 from attn_jax.data.pipeline import Dataset
 from attn_jax.errors import InputError
+from attn_jax.evaluation.cloze import Cloze
 from attn_jax.evaluation.evaluator import Evaluator, Subject
 from attn_jax.evaluation.loss import Loss
+from attn_jax.evaluation.minimal_pairs import MinimalPairs
+from attn_jax.evaluation.probe import Probe
 from attn_jax.evaluation.shared_positions import SharedPositions
 from attn_jax.evaluation.translation import TranslationQuality
 from attn_jax.objectives import Objective
@@ -19,6 +22,9 @@ EVALUATORS: dict[str, type[Evaluator]] = {
     "shared_positions": SharedPositions,
     "translation": TranslationQuality,
     "attention": AttentionMaps,
+    "minimal_pairs": MinimalPairs,
+    "cloze": Cloze,
+    "probe": Probe,
 }
 
 

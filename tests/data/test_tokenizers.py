@@ -68,6 +68,31 @@ def test_what_was_never_seen_is_unknown(trained, kind):
     assert tokenizer.decode(ids) == "⁇"
 
 
+@pytest.mark.parametrize("kind", ["sentencepiece", "byte", "char"])
+def test_words_start_after_spaces(trained, kind):
+    tokenizer, text = trained[kind], "the island größere sea"
+    ids = tokenizer.encode(text)
+    starts = tokenizer.word_starts(ids)
+    bounds = [i for i, start in enumerate(starts) if start] + [len(ids)]
+    words = [tokenizer.decode(ids[a:b]) for a, b in itertools.pairwise(bounds)]
+    assert [word.strip() for word in words] == text.split()
+    assert len(ids) > len(words)
+    assert tokenizer.word_starts([]) == []
+
+
+def test_a_space_is_no_word_and_the_first_token_always_begins_one(trained):
+    for kind in ("byte", "char"):
+        tokenizer = trained[kind]
+        found = tokenizer.word_starts(tokenizer.encode(" a  b"))
+        assert found == [True, True, False, False, True]
+
+
+def test_a_piece_goes_on_after_its_mark():
+    tokenizer = WhitespaceTokenizer(["wort@@", "teil", "und"])
+    ids = tokenizer.encode("wort@@ wort@@ teil und ? und")
+    assert tokenizer.word_starts(ids) == [True, False, False, True, True, True]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_token_bytes_sum_to_the_bytes_of_the_text(trained, kind):
     tokenizer = trained[kind]

@@ -5,15 +5,14 @@ import json
 import pytest
 
 from attn_jax.decoding import lines
-from attn_jax.decoding.text import Writer
 from attn_jax.errors import InputError, WorkError
 
 TEXT = "b\n\nccc\naaaaaaaaa\n \nbb\nccc\na\n"
 WRITTEN = "B!\n\nCCC!\n\n\nBB!\nCCC!\nA!\n"
 
 
-class Shouter(Writer):
-    """A writer of 6 letters at most that writes in capital letters, the shortest line first."""
+class Shouter:
+    """A worker of 6 letters at most that writes in capital letters, the shortest line first."""
 
     limit = 6
 
@@ -23,6 +22,12 @@ class Shouter(Writer):
 
     def read(self, text):
         return list(text)
+
+    def check(self, text):
+        pass
+
+    def length(self, ids):
+        return len(ids)
 
     def cut(self, ids):
         return ids[: self.limit]
@@ -60,6 +65,19 @@ def test_every_line_keeps_its_place(call, tmp_path, text):
     assert (tmp_path / "output.txt").read_text() == WRITTEN
     assert writer.asked == [0, 2, 5, 7, 6]  # in each window of 3 the shortest first
     assert sorted(p.name for p in tmp_path.iterdir()) == ["input.txt", "output.txt"]
+
+
+def test_a_wrong_line_is_named_before_any_work_is_done(call, capsys):
+    class Picky(Shouter):
+        def check(self, text):
+            if text == "bb":
+                raise InputError("expected another letter")
+
+    worker = Picky()
+    with pytest.raises(InputError, match=r"^line 6: expected another letter$"):
+        call(worker, output="-")
+    assert worker.asked == []
+    assert capsys.readouterr() == ("", "")
 
 
 def test_stdout_gets_the_same_in_order(call, capsys):

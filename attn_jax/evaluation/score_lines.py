@@ -1,0 +1,63 @@
+"""Scores line by line: a number for each, or each token with its log-probability."""
+
+import json
+from collections.abc import Iterator
+from textwrap import shorten
+
+from attn_jax.data.tokenizers import Tokenizer
+from attn_jax.errors import InputError
+from attn_jax.evaluation.scorers import Item, Scorer
+
+
+class LineScorer:
+    """Turns lines into scores: texts, or `source<TAB>target` if the method is "prefix"."""
+
+    def __init__(self, scorer: Scorer, params: dict, tokenizer: Tokenizer, per_token: bool = False):
+        """Keeps what all lines have in common.
+
+        Args:
+          scorer: of the method.
+          params: of the model.
+          tokenizer: of the run.
+          per_token: write a JSON object a line, with `pieces` and `log_probs` beside the `score`.
+        """
+        self._scorer, self._params, self._tokenizer = scorer, params, tokenizer
+        self._per_token = per_token
+
+    @property
+    def limit(self) -> int:
+        """The greatest length that the scorer takes."""
+        return self._scorer.limit
+
+    def length(self, item: Item) -> int:
+        """Returns how long a line is to the scorer."""
+        return self._scorer.length(item)
+
+    def cut(self, item: Item) -> Item:
+        """Cuts a line down to the limit."""
+        return self._scorer.cut(item)
+
+    def check(self, text: str) -> None:
+        """Raises InputError for a line that is not what the method scores."""
+        if self._scorer.method == "prefix":
+            target = text.partition("\t")[2]
+            if not target.strip() or "\t" in target:
+                line = shorten(text, 40)
+                raise InputError(f"{line!r}: expected source<TAB>target with method = 'prefix'")
+
+    def read(self, text: str) -> Item:
+        """Returns the ids of a line."""
+        pair = self._scorer.method == "prefix"
+        source, _, target = text.partition("\t") if pair else ("", "", text)
+        return self._scorer.read(source, target)
+
+    def write(self, items: dict[int, Item]) -> Iterator[tuple[int, str]]:
+        """Yields `(number, score in nats)` of each line, maybe with its tokens."""
+        scores = self._scorer.score(self._params, list(items.values()))
+        for (number, item), found in zip(items.items(), scores, strict=True):
+            if not self._per_token:
+                yield number, f"{found.total:.6f}"
+                continue
+            pieces = [self._tokenizer.piece(token) for token in self._scorer.predicted(item)]
+            told = {"score": found.total, "pieces": pieces, "log_probs": found.log_probs.tolist()}
+            yield number, json.dumps(told)

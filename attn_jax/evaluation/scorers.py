@@ -1,0 +1,241 @@
+"""What reads the tokens that are scored: one stack, or a translation model."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from flax import nnx
+
+from attn_jax.config import ModelConfig
+from attn_jax.data.tokenizers import Tokenizer
+from attn_jax.evaluation.score_batches import (
+    POSITIONS,
+    Copies,
+    PairRows,
+    Results,
+    divide,
+    fit,
+    make_batches,
+    rows_of,
+    score_pairs,
+    score_rows,
+    width_of,
+)
+from attn_jax.objectives import Objective
+from attn_jax.objectives.translation import Translation
+
+
+class Item(NamedTuple):
+    """A target that is scored and a source, maybe empty, that is only read; as ids."""
+
+    source: tuple[int, ...]
+    target: tuple[int, ...]
+
+
+class Scores(NamedTuple):
+    """Per predicted token: log-probability in nats, and whether it is strictly the likeliest."""
+
+    log_probs: np.ndarray
+    correct: np.ndarray
+
+    @property
+    def total(self) -> float:
+        """The score of the whole target, in nats."""
+        return float(self.log_probs.sum(dtype=np.float64))
+
+
+class Scorer:
+    """Scores items under one method, in batches."""
+
+    def __init__(
+        self,
+        method: str,
+        graph: nnx.GraphDef,
+        objective: Objective,
+        tokenizer: Tokenizer,
+        config: ModelConfig,
+    ):
+        """Keeps what all items have in common; arguments as in `make_scorer`."""
+        self.method = method
+        self._graph, self._objective, self._tokenizer = graph, objective, tokenizer
+        self._config = config
+
+    @property
+    def limit(self) -> int:
+        """The longest item that the model reads."""
+        raise NotImplementedError
+
+    def length(self, item: Item) -> int:
+        """Returns how long an item is, special tokens included."""
+        raise NotImplementedError
+
+    def cut(self, item: Item) -> Item:
+        """Cuts an item down to the limit."""
+        raise NotImplementedError
+
+    def predicted(self, item: Item) -> Sequence[int]:
+        """Returns the ids that are scored."""
+        return item.target
+
+    def read(self, source: str, target: str) -> Item:
+        """Returns the ids of a source, maybe empty, and of what follows it.
+
+        In one stack a space joins the two; it belongs to the target.
+        """
+        raise NotImplementedError
+
+    def score(self, params: dict, items: Sequence[Item]) -> list[Scores]:
+        """Returns the scores of each item; equal items have equal scores, bit for bit."""
+        distinct = sorted(dict.fromkeys(items), key=self.length, reverse=True)
+        found = dict(zip(distinct, self._score(params, distinct), strict=True))
+        return [found[item] for item in items]
+
+    def _score(self, params: dict, items: list[Item]) -> list[Scores]:
+        """Scores items, the longest first."""
+        raise NotImplementedError
+
+
+class TextScorer(Scorer):
+    """Scores texts `<bos> source target <eos>` with one stack."""
+
+    @property
+    def limit(self) -> int:
+        """The most tokens of a row."""
+        return self._config.max_length if self._config.positions == "learned" else POSITIONS
+
+    def length(self, item: Item) -> int:
+        """Returns the tokens of the row."""
+        return len(item.source) + len(item.target) + 2
+
+    def cut(self, item: Item) -> Item:
+        """Drops the oldest tokens of the source first, then the end of the target."""
+        target = item.target[: self.limit - 2]
+        over = max(len(item.source) + len(target) + 2 - self.limit, 0)
+        return Item(item.source[over:], target)
+
+    def read(self, source: str, target: str) -> Item:
+        """Returns the ids of a source and of what follows it."""
+        source, encode = source.strip(), self._tokenizer.encode
+        if not source:
+            return Item((), tuple(encode(target)))
+        # No token of any tokenizer goes on after a space.
+        ids, start = encode(f"{source} {target.lstrip()}"), len(encode(source))
+        return Item(tuple(ids[:start]), tuple(ids[start:]))
+
+    def _score(self, params: dict, items: list[Item]) -> list[Scores]:
+        if self.method != "fused":
+            return self._read(params, items, self.method)
+        each = [self._read(params, items, method) for method in ("causal", "pll")]
+        return [
+            Scores(a.log_probs + b.log_probs, a.correct & b.correct)
+            for a, b in zip(*each, strict=True)
+        ]
+
+    def _read(self, params: dict, items: list[Item], method: str) -> list[Scores]:
+        all_copies = ((number, self.copies(x, method)) for number, x in enumerate(items))
+        # All are dispatched before any is fetched: rows are made while others are read.
+        running = [
+            (parts, score_rows(self._graph, params, rows))
+            for parts, rows in make_batches(all_copies, self.limit)
+        ]
+        found: list[list[Results]] = [[] for _ in items]
+        for parts, results in running:
+            for number, of_part in divide(parts, jax.device_get(results)):
+                found[number].append(of_part)
+        return [
+            Scores(*(np.concatenate(x) for x in zip(*of_item, strict=True))) for of_item in found
+        ]
+
+    def copies(self, item: Item, method: str) -> Copies:
+        """Returns the rows that are read for an item: one, or one for each of its tokens."""
+        specials, shift = self._tokenizer.specials, self._objective.shift
+        text = [*item.source, *item.target]
+        ids = np.array([specials.bos, *text, specials.eos], np.int32)
+        places = np.arange(1 + len(item.source), 1 + len(text))
+        targets = ids[places]
+        prefix = {"causal": 1, "prefix": 1 + len(item.source)}.get(method, len(ids))
+        if method in ("causal", "prefix"):
+            if shift == 1:
+                return Copies(ids[None, :-1], prefix, places[None] - 1, targets[None])
+            hidden = places[:, None] == np.arange(len(ids))[None]
+        else:
+            starts = [True, *self._tokenizer.word_starts(text), True]
+            hidden = hidden_places(method, np.cumsum(starts), places)
+        rows = np.where(hidden, np.int32(specials.mask), ids[None])
+        return Copies(rows, prefix, places[:, None] - shift, targets[:, None])
+
+
+def hidden_places(method: str, words: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """Returns which tokens are hidden when each place is scored, bool [places, L].
+
+    Args:
+      method: a pll method.
+      words: the number of each token's word, [L]; <eos>, the last, has one of its own.
+      places: columns of the scored tokens.
+    """
+    columns = np.arange(len(words))[None]
+    same_word = words[None] == words[places][:, None]
+    later = columns > places[:, None]
+    here = columns == places[:, None]
+    return {
+        "pll": here,
+        "pll_within_word": here | (same_word & later),
+        "pll_whole_word": same_word,
+        "pll_global": here | (later & (columns < len(words) - 1)),
+    }[method]
+
+
+class PairScorer(Scorer):
+    """Scores `target <eos>` given `source <eos>`, read as the translation objectives do."""
+
+    def __init__(self, *args: Any):
+        super().__init__(*args)
+        self._specials = self._tokenizer.specials
+        is_pair = self._objective.kind == "pair"
+        self._pairs = self._objective if is_pair else Translation(self._specials)
+
+    @property
+    def limit(self) -> int:
+        """The most tokens of a side."""
+        if self._config.positions != "learned":
+            return POSITIONS // 2
+        one_row = self._config.architecture != "encoder_decoder"
+        return self._config.max_length // 2 if one_row else self._config.max_length
+
+    def length(self, item: Item) -> int:
+        """Returns the tokens of the longer side."""
+        return max(len(item.source) + 1, len(item.target) + 2)
+
+    def cut(self, item: Item) -> Item:
+        """Drops the end of a side that is too long."""
+        return Item(item.source[: self.limit - 1], item.target[: self.limit - 2])
+
+    def predicted(self, item: Item) -> Sequence[int]:
+        """Returns the ids that are scored, <eos> included."""
+        return (*item.target, self._specials.eos)
+
+    def read(self, source: str, target: str) -> Item:
+        """Returns the ids of both sides."""
+        return Item(*(tuple(self._tokenizer.encode(text)) for text in (source, target)))
+
+    def _score(self, params: dict, items: list[Item]) -> list[Scores]:
+        running = [
+            (chosen, score_pairs(self._graph, self._pairs, params, rows))
+            for chosen, rows in self._batches(items)
+        ]
+        return [
+            Scores(*(x[: len(item.target) + 1] for x in of_item))
+            for chosen, results in running
+            # The rows that are left over in a batch are empty.
+            for item, *of_item in zip(chosen, *jax.device_get(results), strict=False)
+        ]
+
+    def _batches(self, items: list[Item]) -> Iterator[tuple[list[Item], PairRows]]:
+        bos, eos = self._specials.bos, self._specials.eos
+        while items:
+            width = width_of(self.length(items[0]), self.limit)
+            rows = rows_of(2 * width)
+            chosen, items = items[:rows], items[rows:]
+            pairs = [([*item.source, eos], [bos, *item.target, eos]) for item in chosen]
+            yield chosen, PairRows.of(pairs, fit(len(pairs), rows), width)

@@ -1,0 +1,74 @@
+"""Makes the scorer of a method for a run."""
+
+from collections.abc import Mapping
+
+from flax import nnx
+
+from attn_jax.config import ModelConfig, names_in
+from attn_jax.data.tokenizers import Tokenizer
+from attn_jax.errors import InputError, nearest
+from attn_jax.evaluation.evaluator import Subject
+from attn_jax.evaluation.methods import METHODS, OWN, own_method
+from attn_jax.evaluation.scorers import PairScorer, Scorer, TextScorer
+from attn_jax.objectives import Objective
+
+
+def make_scorer(
+    method: str,
+    graph: nnx.GraphDef,
+    objective: Objective,
+    tokenizer: Tokenizer,
+    config: ModelConfig,
+    name: str = "method",
+) -> "Scorer":
+    """Returns a scorer of a method, or of the objective's own, "own".
+
+    Args:
+      method: a key of METHODS.
+      graph: of the model.
+      objective: that it was trained with.
+      tokenizer: of the run.
+      config: of the model.
+      name: of the flag or field that the method comes from.
+
+    Raises:
+      InputError: there is no such method, or the model cannot be read so.
+    """
+    pairs = objective.kind == "pair" or config.architecture == "encoder_decoder"
+    if method == OWN:
+        method = "prefix" if pairs else own_method(objective)
+    if method not in METHODS:
+        allowed = ", ".join((OWN, *METHODS))
+        hint = nearest(method, (OWN, *METHODS))
+        raise InputError(f"{name} = {method!r}: expected one of {allowed}{hint}")
+    if pairs and method != "prefix":
+        what = "an encoder-decoder" if config.architecture == "encoder_decoder" else "translation"
+        raise InputError(
+            f"{name} = {method!r}: {what} scores a target given its source; expected 'prefix'"
+        )
+    kind = PairScorer if pairs else TextScorer
+    return kind(method, graph, objective, tokenizer, config)
+
+
+def make_scorers(subject: Subject, own: Mapping[str, str] | None = None) -> list[Scorer]:
+    """Returns the scorers that `eval.scoring` names; a method that is named twice has one.
+
+    Args:
+      subject: what is evaluated.
+      own: which methods stand in for others where "own" is asked for.
+
+    Raises:
+      InputError: the model cannot be read so, or has no score for a text alone.
+    """
+    config = subject.config
+    if config.model.architecture == "encoder_decoder":
+        raise InputError(
+            f"eval.evaluators = {config.eval.evaluators!r}: an encoder-decoder has no score for a "
+            "text without a source"
+        )
+    about = subject.graph, subject.objective, subject.dataset.tokenizer, config.model
+    mine = own_method(subject.objective)
+    mine = (own or {}).get(mine, mine)
+    names = [mine if name == OWN else name for name in names_in(config.eval.scoring)]
+    found = [make_scorer(name, *about, name="eval.scoring") for name in names]
+    return list({scorer.method: scorer for scorer in found}.values())
