@@ -65,7 +65,7 @@ def test_without_a_margin_nothing_is_on_par():
     (row,) = compare({BLEU: 0}, a={BLEU: shifted(0.001, 5)}, b={BLEU: [4.0] * 5})
     assert row["outcome"] == "undecided"
     assert row["equivalence_p"] is None
-    assert row["verdict"].startswith("a against b undecided: more than 1,000 seeds needed (")
+    assert row["verdict"].startswith("a against b is undecided: more than 1,000 seeds needed (")
 
 
 def test_undecided_says_how_many_seeds_are_missing():
@@ -73,7 +73,9 @@ def test_undecided_says_how_many_seeds_are_missing():
     assert row["outcome"] == "undecided"
     effect, more = row["mean"] / row["sd"], row["more_seeds"]
     assert power_of(effect, 5 + more) >= 0.8 > power_of(effect, 5 + more - 1)
-    assert f"a against b undecided: {more} more seeds needed (difference 0.30 [" in row["verdict"]
+    assert (
+        f"a against b is undecided: {more} more seeds needed (difference 0.30 [" in row["verdict"]
+    )
 
 
 def test_parity_may_be_nearer_than_a_difference():
