@@ -126,9 +126,9 @@ def bootstrap_interval(
     """Returns a 95 % interval of a difference from its resamples.
 
     Of one seed only items were resampled, of which there are many: the percentiles. With few
-    seeds percentiles are too narrow (five normal seeds: 84 % in place of 95). So there the resamples give
-    the standard error, times sqrt(n / (n - 1)) for what resampling n seeds takes off, and Student's
-    t the reach (Hesterberg 2015).
+    seeds percentiles are too narrow (five normal seeds: 84 % in place of 95). So there the
+    resamples give the standard error, times sqrt(n / (n - 1)) for what resampling n seeds takes
+    off, and Student's t the reach (Hesterberg 2015).
 
     Args:
       difference: as observed.
