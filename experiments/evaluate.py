@@ -14,7 +14,7 @@ from attn_jax import launch
 from attn_jax.config import with_fields
 from attn_jax.data.pipeline import open_dataset
 from attn_jax.errors import InputError
-from attn_jax.evaluation.evaluators import Evaluation
+from attn_jax.evaluation.evaluators import Evaluation, split_items
 from attn_jax.training.restore import restore_run
 from attn_jax.validation import validate
 
@@ -37,7 +37,7 @@ def main() -> None:
         changes |= {"eval.evaluators": EVALUATORS.value}
     config = validate(with_fields(run.config, changes | {"eval.curve": "loss"}))
     dataset = open_dataset(config, run.tokenizer)
-    results = Evaluation(config, dataset, run.objective, run.graph).run(run.params)
+    results, _ = split_items(Evaluation(config, dataset, run.objective, run.graph).run(run.params))
     which = {"workdir": WORKDIR.value, "step": run.step, "averaged": run.steps}
     print(json.dumps(which | {"results": results}))
 

@@ -9,9 +9,11 @@ import dataclasses
 import re
 from dataclasses import dataclass, field
 from itertools import combinations
+from math import inf
 from pathlib import Path
 from typing import Any
 
+from attn_jax.comparison.metrics import MARGINS, METRICS, pattern_of
 from attn_jax.comparison.runs import read_results
 from attn_jax.config import Config, Section, check_types, diff, flatten, names_in, with_fields
 from attn_jax.errors import InputError, nearest
@@ -31,6 +33,8 @@ class Study(Section):
     arms: dict[str, dict[str, Any]] = field(default_factory=dict)
     declared: tuple[str, ...] = ()  # the dotted config fields in which arms may differ
     seeds: str = "0,1"  # comma-separated; arms are paired by seed
+    # metric in which arms are compared -> difference within which they are on par; 0: never
+    margins: dict[str, float] = field(default_factory=MARGINS.copy)
 
     def arm_config(self, arm: str) -> Config:
         """Returns the config of one arm, not yet validated, as an experiment of its own."""
@@ -76,6 +80,7 @@ def plan(study: Study, seeds: str, root: Path) -> list[Run]:
       InputError: one line naming the study and what is wrong with its arms, fields or seeds.
     """
     _check_types(study)
+    _check_margins(study)
     numbers = _parse_seeds(seeds or study.seeds)
     _check_names(study)
     runs = []
@@ -111,6 +116,8 @@ def check_runs(runs: list[Run]) -> None:
         stored = {str(r): read_config(r.directory) for r in finished if r.seed == seed}
         _refuse_undeclared(runs[0].study, stored)
     _refuse_unequal_facts({str(run): _facts(run) for run in finished})
+    for seed in {run.seed for run in finished}:
+        _refuse_unequal_facts({str(r): _order(r) for r in finished if r.seed == seed})
 
 
 def _parse_seeds(text: str) -> list[int]:
@@ -141,6 +148,25 @@ def _check_types(study: Study) -> None:
                 f"study {study.name!r}: arm {arm!r} = {changes!r}: expected a name and a dict of "
                 "the config fields that it changes"
             )
+
+
+def _check_margins(study: Study) -> None:
+    for name, margin in study.margins.items():
+        where = f"study {study.name!r}: margins: {name!r}"
+        if not isinstance(name, str) or (name not in METRICS and pattern_of(name) is None):
+            raise InputError(f"{where}: no such metric{nearest(str(name), list(METRICS))}")
+        if type(margin) not in (int, float) or not 0 <= margin < inf:
+            raise InputError(f"{where} = {margin!r}: expected a number, 0 or above")
+    own = {item.split(".")[0] for item in study.declared} & {"objective", "data", "tokenizer"}
+    if own and _compares_losses(study):
+        raise InputError(
+            f"study {study.name!r}: margins: losses cannot be compared between arms that differ in "
+            f"{min(own)}: they are over other tokens, and a pseudo-perplexity is no perplexity"
+        )
+
+
+def _compares_losses(study: Study) -> bool:
+    return any(name.startswith("loss/") for name in study.margins)
 
 
 def _check_names(study: Study) -> None:
@@ -211,11 +237,27 @@ def _facts(run: Run) -> dict[str, Any]:
             raise InputError(f"{path}: has no {name}, so nothing shows that the runs are equal")
         facts[name] = ledger[name]
     results = read_results(run.directory, run.config.train.steps)
-    for evaluator in ("shared_positions", "translation"):
+    for evaluator in ("shared_positions", "translation", "minimal_pairs"):
         for name in ("split", "items", "fingerprint"):
             if name in results.get(evaluator, {}):
                 facts[f"{evaluator}.{name}"] = results[evaluator][name]
+    if _compares_losses(run.study):
+        facts |= _loss_facts(results.get("loss", {}))
     return facts
+
+
+def _loss_facts(loss: dict[str, Any]) -> dict[str, Any]:
+    """What makes two losses comparable: the same tokens, of the same kind of likelihood."""
+    kinds = [name for name in ("perplexity", "pseudo_perplexity") if name in loss]
+    shared = {f"loss.{name}": loss[name] for name in ("split", "items", "mask") if name in loss}
+    return {"kind of perplexity": " and ".join(kinds), **shared}
+
+
+def _order(run: Run) -> dict[str, Any]:
+    """What must be equal in the arms of one seed."""
+    if {"data", "tokenizer"} & {name.split(".")[0] for name in run.study.declared}:
+        return {}
+    return {"order_fingerprint": read_json(run.directory / "ledger.json").get("order_fingerprint")}
 
 
 def _fingerprints(study: Study) -> list[str]:

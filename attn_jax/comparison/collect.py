@@ -10,19 +10,17 @@ from typing import Any
 
 from attn_jax.comparison.arms import Run, check_runs, is_finished
 from attn_jax.comparison.budgets import BUDGETS, describe_budgets
+from attn_jax.comparison.item_files import read_items
+from attn_jax.comparison.items import Items
+from attn_jax.comparison.metrics import OWN_BITS
 from attn_jax.comparison.runs import Json, Number, read_curves, read_results
-from attn_jax.comparison.statistics import paired_difference, summarize, verdict
+from attn_jax.comparison.statistics import summarize
+from attn_jax.comparison.verdicts import compare_arms
 from attn_jax.config import flatten
 from attn_jax.errors import InputError
 from attn_jax.files import read_json, write_whole
 
 MASKS = ("causal", "prefix", "bidirectional")  # from the narrowest view to the widest
-
-OWN_BITS = "shared_positions/own_bits"
-
-# The metrics that answer a study's question: arms are compared pair by pair in these.
-HEADLINES = (OWN_BITS, "translation/exact_match", "translation/bleu", "translation/chrf")
-
 
 BASELINES = ("unigram", "trigram", "copy")  # prefixes of scores that need no model
 
@@ -35,6 +33,7 @@ class _Arm:
     ledgers: list[Json]
     results: list[Json]
     curves: dict[str, list[list[Json]]]  # "train" and "evaluation" -> seed -> lines
+    items: dict[str, Items]  # metric -> what single items scored, where all seeds kept it
 
 
 def collect(runs: list[Run]) -> Json:
@@ -44,9 +43,9 @@ def collect(runs: list[Run]) -> Json:
       A dict ready for JSON. Over arms: `declared` (field -> arm -> value), `budgets` and `metrics`
       (arm -> name -> summary with `values`, one a seed), `masks` (arm -> bits under each mask),
       `curves` ("train" and "evaluation" -> name -> arm -> mean, min and max a step),
-      `differences` and `overtakes` between two arms. Of the study: `name`, `question`, `arms`,
-      `seeds`, `matched` and `differ` (budgets in words), `baselines`, `items`, `signatures`,
-      `examples`, `provenance`.
+      `differences` (what `compare_arms` returns) and `overtakes` between two arms. Of the study:
+      `name`, `question`, `arms`, `seeds`, `matched` and `differ` (budgets in words), `baselines`,
+      `items`, `signatures`, `examples`, `provenance`.
 
     Raises:
       InputError: no run is finished, or `check_runs` refuses them.
@@ -70,7 +69,7 @@ def collect(runs: list[Run]) -> Json:
         "budgets": budgets,
         **describe_budgets(_means(budgets)),
         "metrics": metrics,
-        "differences": list(_differences(metrics)),
+        "differences": _differences(arms, metrics, study.margins),
         "curves": curves,
         "masks": masks,
         "overtakes": list(_overtakes(masks, curves["evaluation"].get(OWN_BITS, {}))),
@@ -93,6 +92,7 @@ def _read(runs: list[Run]) -> _Arm:
         [read_json(run.directory / "ledger.json") for run in runs],
         [read_results(run.directory, run.config.train.steps) for run in runs],
         {kind: [lines[kind] for lines in logged] for kind in ("train", "evaluation")},
+        read_items([(run.directory, run.config.train.steps) for run in runs]),
     )
 
 
@@ -133,11 +133,14 @@ def _numbers(results: Json, prefix: str = "") -> Iterator[tuple[str, Number]]:
             yield prefix + name, value
 
 
-def _differences(metrics: dict[str, dict[str, Json]]) -> Iterator[Json]:
-    for name in HEADLINES:
-        for a, b in combinations([arm for arm, own in metrics.items() if name in own], 2):
-            found = paired_difference(metrics[a][name]["values"], metrics[b][name]["values"])
-            yield {"metric": name, "a": a, "b": b, **found, "verdict": verdict(found)}
+def _differences(
+    arms: dict[str, _Arm], metrics: dict[str, dict[str, Json]], margins: dict[str, Number]
+) -> list[Json]:
+    scores = {
+        arm: {name: summary["values"] for name, summary in own.items()}
+        for arm, own in metrics.items()
+    }
+    return compare_arms(scores, margins, {name: arm.items for name, arm in arms.items()})
 
 
 def _curves(arms: dict[str, _Arm], kind: str) -> dict[str, dict[str, Json]]:
@@ -207,7 +210,7 @@ def _shared_facts(arms: dict[str, _Arm]) -> Json:
         for evaluator, found in arm.results[0].items():
             items[evaluator] = found.get("items", items.get(evaluator))
             baselines |= {k: v for k, v in found.items() if k.split("_")[0] in BASELINES}
-            shown = (f"{name.rpartition('/')[2]}_signature" for name in HEADLINES)
+            shown = (f"{name}_signature" for name in ("bleu", "chrf"))
             signatures |= {name: found[name] for name in shown if name in found}
     items = {evaluator: n for evaluator, n in items.items() if n is not None}
     return {"baselines": baselines, "items": items, "signatures": signatures}

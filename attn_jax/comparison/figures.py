@@ -1,4 +1,4 @@
-"""Figures as SVG text that is pasted into the report: learning curves and attention maps."""
+"""Figures as SVG text that is pasted into the report: curves, bars and attention maps."""
 
 import io
 import re
@@ -10,7 +10,7 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from attn_jax.comparison.runs import Number
 
@@ -52,37 +52,81 @@ def curves(
     palette: dict[str, str],
     label: str,
     baselines: dict[str, Number] | None = None,
+    against: str = "updates",
 ) -> str:
     """Draws a line for every arm, with the range over seeds as a band and its name at the end.
 
+    An arm of one point is drawn as a point, with the range over seeds as a bar.
+
     Args:
-      by_arm: arm -> `steps`, `mean`, `min`, `max`.
+      by_arm: arm -> `steps` (or whatever it is drawn against), `mean`, `min`, `max`.
       palette: arm -> color.
       label: what the vertical axis shows.
       baselines: name -> height of a dashed line.
+      against: what the horizontal axis shows.
 
     Returns:
       SVG text.
     """
-    with rc_context(STYLE | {"svg.hashsalt": label}):
+    with rc_context(STYLE | {"svg.hashsalt": label + against}):
         figure = Figure(figsize=(5.4, 3.2), layout="constrained")
         axes = figure.subplots()
         ends = {}
         for arm, curve in by_arm.items():
-            marker = "o" if len(curve["steps"]) == 1 else None  # one point makes no line
-            axes.plot(curve["steps"], curve["mean"], color=palette[arm], linewidth=2, marker=marker)
-            axes.fill_between(
-                curve["steps"], curve["min"], curve["max"], color=palette[arm], alpha=0.18, lw=0
-            )
+            _draw(axes, curve, palette[arm])
             ends[arm] = (curve["mean"][-1], palette[arm])
         for name, height in (baselines or {}).items():
             axes.axhline(height, color="#8a929c", linewidth=1.2, linestyle=(0, (4, 3)))
             ends[name] = (height, "#6a727c")
-        axes.set(xlabel="updates", ylabel=label)
-        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-        axes.margins(x=0)
+        axes.set(xlabel=against, ylabel=label)
+        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+        axes.margins(x=0 if _is_line(by_arm) else 0.3)
         _label_ends(axes, ends)
-        return _svg(figure, f"{label} over updates: {', '.join(by_arm)}")
+        return _svg(figure, f"{label} over {against}: {', '.join(by_arm)}")
+
+
+def bars(by_group: dict[str, dict[str, Number]], palette: dict[str, str], label: str) -> str:
+    """Draws one bar for every arm in every group, the groups one below the other.
+
+    Args:
+      by_group: group -> arm -> length of the bar, 0 to 1; half is marked as chance.
+      palette: arm -> color.
+      label: what the bars show.
+
+    Returns:
+      SVG text.
+    """
+    arms = list(dict.fromkeys(arm for own in by_group.values() for arm in own))
+    with rc_context(STYLE | {"svg.hashsalt": label, "axes.grid.axis": "x"}):
+        height = 0.6 + len(by_group) * (0.15 + 0.13 * len(arms))
+        figure = Figure(figsize=(5.4, height), layout="constrained")
+        axes = figure.subplots()
+        thick = 0.8 / len(arms)
+        for number, arm in enumerate(arms):
+            rows = [i for i, own in enumerate(by_group.values()) if arm in own]
+            lengths = [own[arm] for own in by_group.values() if arm in own]
+            at = [row + (number - (len(arms) - 1) / 2) * thick for row in rows]
+            axes.barh(at, lengths, 0.9 * thick, color=palette[arm])
+        axes.axvline(0.5, color="#8a929c", linewidth=1.2, linestyle=(0, (4, 3)))
+        axes.set_yticks(range(len(by_group)), [_visible(name) for name in by_group])
+        axes.set(xlabel=label, xlim=(0, 1))
+        axes.margins(y=0.01)
+        axes.invert_yaxis()
+        return _svg(figure, f"{label}: {', '.join(arms)}")
+
+
+def _is_line(by_arm: dict[str, Curve]) -> bool:
+    return all(len(curve["steps"]) > 1 for curve in by_arm.values())
+
+
+def _draw(axes: Axes, curve: Curve, color: str) -> None:
+    x, mean, low, high = (np.asarray(curve[k], float) for k in ("steps", "mean", "min", "max"))
+    if len(x) == 1:
+        axes.errorbar(x, mean, [mean - low, high - mean], fmt="o", color=color, capsize=4)
+        return
+    axes.plot(x, mean, color=color, linewidth=2)
+    axes.fill_between(x, low, high, color=color, alpha=0.18, lw=0)
 
 
 def attention(found: dict[str, Any], title: str) -> str:

@@ -9,13 +9,14 @@ from markupsafe import Markup
 
 from attn_jax.comparison import figures, wording
 from attn_jax.comparison.budgets import BUDGETS
-from attn_jax.comparison.collect import MASKS, OWN_BITS
+from attn_jax.comparison.collect import MASKS
+from attn_jax.comparison.metrics import METRICS, OWN_BITS, matching, metric_of
 from attn_jax.comparison.runs import Json, Number
 from attn_jax.files import write_whole
 
 
 def write_report(path: Path, studies: dict[str, Json]) -> None:
-    """Writes the report of one or several studies: no scripts, nothing fetched from elsewhere.
+    """Writes the report of one or several studies; nothing is fetched from elsewhere.
 
     Args:
       path: the HTML file; written whole or not at all.
@@ -29,13 +30,15 @@ def write_report(path: Path, studies: dict[str, Json]) -> None:
         "number": wording.number,
         "spread": wording.spread,
         "interval": wording.interval,
+        "p_value": wording.p_value,
     }
     template = environment.from_string(_read("report.html.j2"))
     html = template.render(
         studies=[_view(name, study, palette) for name, study in studies.items()],
-        style=Markup(_read("report.css")),  # our own file, not data
+        style=Markup(_read("report.css")),  # our own files, not data
+        script=Markup(_read("report.js")),
         palette=palette,
-        metrics=wording.METRICS,
+        metric=metric_of,
         views=wording.VIEWS,
         masks=MASKS,
         budgets=BUDGETS,
@@ -49,12 +52,16 @@ def _read(name: str) -> str:
 
 def _view(name: str, study: Json, palette: dict[str, str]) -> Json:
     """What the template shows of one study beside its numbers."""
+    columns = _columns(study)
     return study | {
         "key": name,
         "findings": wording.findings(study),
         "overtaken": wording.overtakes(study),
-        "columns": _columns(study),
+        "columns": columns,
+        "verdicts": _verdicts(study["differences"]),
         "curves": _curves(study, palette),
+        "against": _against_budgets(study, columns, palette),
+        "phenomena": _phenomena(study["metrics"], palette),
         "shades": _shades(study["masks"]),
         "shown": _shown_masks(study["masks"]),
         "attention": _attention(study["examples"]["attention"]),
@@ -63,8 +70,61 @@ def _view(name: str, study: Json, palette: dict[str, str]) -> Json:
 
 
 def _columns(study: Json) -> list[str]:
-    measured = {name for own in study["metrics"].values() for name in own}
-    return [name for name in wording.METRICS if name in measured]
+    measured = list(dict.fromkeys(name for own in study["metrics"].values() for name in own))
+    return [name for pattern in METRICS for name in matching(pattern, measured)]
+
+
+def _verdicts(differences: list[Json]) -> dict[str, list[Json]]:
+    """Returns the comparisons of several seeds by metric."""
+    found: dict[str, list[Json]] = {}
+    for row in differences:
+        if row["n"] > 1:
+            found.setdefault(row["metric"], []).append(row)
+    return found
+
+
+def _against_budgets(study: Json, columns: list[str], palette: dict[str, str]) -> list[Json]:
+    """Returns one figure a budget: the first metric that arms can be compared in, against it."""
+    names = [name for name in columns if not name.startswith("loss/")]
+    if not names:
+        return []
+    name, label = names[0], metric_of(names[0]).words
+    ends = {arm: own[name] for arm, own in study["metrics"].items() if name in own}
+    logged = study["curves"]["evaluation"].get(name, {})
+    found = []
+    for budget in ("parameters", "training_flops", "tokens_seen", "loss_bearing_tokens"):
+        spent = {arm: own[budget]["mean"] for arm, own in study["budgets"].items()}
+        by_arm = {
+            # Parameters are not spent step by step.
+            arm: _spent(spent[arm], end, None if budget == "parameters" else logged.get(arm))
+            for arm, end in ends.items()
+        }
+        svg = figures.curves(by_arm, palette, label, against=BUDGETS[budget])
+        found.append({"title": f"Against {BUDGETS[budget]}", "svg": Markup(svg)})
+    return found
+
+
+def _spent(total: Number, end: Json, curve: Json | None) -> figures.Curve:
+    """Returns the curve of one arm over what it had spent at each step, else its end point."""
+    if not curve or len(curve["steps"]) < 2:
+        return {"steps": [total], **{key: [end[key]] for key in ("mean", "min", "max")}}
+    return curve | {"steps": [total * step / curve["steps"][-1] for step in curve["steps"]]}
+
+
+def _phenomena(metrics: dict[str, Json], palette: dict[str, str]) -> dict[str, Markup]:
+    """Returns, by method of scoring, the accuracy in minimal pairs of every phenomenon."""
+    found: dict[str, dict[str, dict[str, Number]]] = {}
+    for arm, own in metrics.items():
+        for name, summary in own.items():
+            group, _, phenomenon = name.partition("/phenomena/")
+            if phenomenon and group.startswith("minimal_pairs/"):
+                method = group.removeprefix("minimal_pairs/").replace("_", " ")
+                row = found.setdefault(method, {}).setdefault(phenomenon.replace("_", " "), {})
+                row[arm] = summary["mean"]
+    return {
+        method: Markup(figures.bars(rows, palette, f"accuracy, {method}"))
+        for method, rows in found.items()
+    }
 
 
 def _curves(study: Json, palette: dict[str, str]) -> Json:

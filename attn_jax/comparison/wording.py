@@ -1,28 +1,7 @@
 """Numbers as readers see them, and a study's findings in sentences computed from its numbers."""
 
-from typing import NamedTuple
-
-from attn_jax.comparison.collect import OWN_BITS
+from attn_jax.comparison.metrics import OWN_BITS, metric_of
 from attn_jax.comparison.runs import Json, Number
-
-
-class Metric(NamedTuple):
-    """How one metric is printed."""
-
-    words: str  # heading of its column
-    digits: int  # after the decimal point
-    ahead: str = ""  # the best arm is 0.2 "..." the next best
-
-
-METRICS = {  # the columns of the key table, in order
-    OWN_BITS: Metric("bits per token, own view", 2, "bits below"),
-    "translation/exact_match": Metric("exact match, %", 1, "points above"),
-    "translation/bleu": Metric("BLEU", 1),
-    "translation/chrf": Metric("chrF", 1),
-    "loss/loss": Metric("loss, nats", 3),
-    "loss/perplexity": Metric("perplexity", 1),
-    "loss/pseudo_perplexity": Metric("pseudo-perplexity", 1),
-}
 
 VIEWS = {  # a mask, as what the predicted token sees
     "causal": "left side only",
@@ -56,6 +35,18 @@ def interval(summary: Json, digits: int) -> str:
     return f"{number(summary['low'], digits)} to {number(summary['high'], digits)}"
 
 
+def p_value(p: float | None) -> str:
+    """Returns e.g. "0.004", "< 0.001", or a dash for no test."""
+    if p is None:
+        return "–"
+    return "< 0.001" if p < 0.001 else f"{p:.3f}" if p < 0.1 else f"{p:.2f}"
+
+
+def p_text(p: float) -> str:
+    """Returns e.g. "p = 0.004"."""
+    return f"p {p_value(p)}" if p < 0.001 else f"p = {p_value(p)}"
+
+
 def findings(study: Json) -> list[str]:
     """Says in a few sentences what the numbers of a collected study show, and what they do not."""
     found = [
@@ -65,6 +56,7 @@ def findings(study: Json) -> list[str]:
         _swapped_masks(study),
         _translations(study),
         _claim(study, "translation/exact_match"),
+        _claim(study, "translation/bleu"),
         _losses(study),
         _matching(study),
     ]
@@ -93,7 +85,7 @@ def _both_sides_against_left(study: Json) -> list[Json]:
     told_apart = [
         {x["a"], x["b"]}
         for x in study["differences"]
-        if x["metric"] == OWN_BITS and x["n"] > 1 and x["verdict"] != "not told apart"
+        if x["metric"] == OWN_BITS and x["outcome"] == "ahead"
     ]
     return [
         x
@@ -149,30 +141,15 @@ def _translations(study: Json) -> str:
 def _claim(study: Json, name: str) -> str:
     """Compares the best arm with the next best."""
     means = {arm: own[name]["mean"] for arm, own in study["metrics"].items() if name in own}
-    if len(means) < 2:
+    rows = {frozenset((x["a"], x["b"])): x for x in study["differences"] if x["metric"] == name}
+    higher = metric_of(name).higher_is_better
+    best, second = (*sorted(means, key=means.__getitem__, reverse=higher), None, None)[:2]
+    row = rows.get(frozenset((best, second)))
+    if row is None:
         return ""
-    best, second = sorted(means, key=means.__getitem__, reverse=name != OWN_BITS)[:2]
-    if len(study["seeds"]) == 1:
+    if row["n"] == 1:
         return f"That is one seed, no claim: the {best} is ahead of the {second} in this run."
-    difference = next(
-        x
-        for x in study["differences"]
-        if x["metric"] == name and {x["a"], x["b"]} == {best, second}
-    )
-    return _sentence(_compared(best, second, difference, METRICS[name]))
-
-
-def _compared(best: str, second: str, difference: Json, metric: Metric) -> str:
-    digits = metric.digits + 1
-    seeds = f"over {difference['n']} paired seeds"
-    ends = sorted(abs(difference[end]) for end in ("low", "high"))
-    if difference["verdict"] == "not told apart":
-        # The interval holds 0: the smaller end lies on the other side of it.
-        reach = f"from {number(-ends[0], digits)} to {number(ends[1], digits)}"
-        return f"{seeds} the {best} and the {second} are not told apart (95 % interval {reach})"
-    gap = f"{number(abs(difference['mean']), digits)} {metric.ahead}"
-    reach = f"{number(ends[0], digits)} to {number(ends[1], digits)}"
-    return f"{seeds} the {best} is {gap} the {second} (95 % interval {reach})"
+    return _sentence(f"{metric_of(name).words}: {row['verdict']}")
 
 
 def _losses(study: Json) -> str:

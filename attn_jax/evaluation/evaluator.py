@@ -29,7 +29,11 @@ class Evaluator:
         """Prepares what does not depend on the parameters."""
 
     def run(self, params: dict) -> dict[str, Any]:
-        """Returns `{name: value}` of plain numbers, strings, lists and dicts."""
+        """Returns `{name: value}` of plain numbers, strings, lists and dicts.
+
+        Of these `per_item`, if there, is `{metric: [a number, or a list of numbers, an item]}`,
+        kept apart for tests over items.
+        """
         raise NotImplementedError
 
     def curve(self, params: dict) -> dict[str, Any]:

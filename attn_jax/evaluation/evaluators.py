@@ -54,6 +54,16 @@ class Evaluation:
         return flat_numbers({name: self._evaluators[name].curve(params) for name in names})
 
 
+def split_items(results: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Returns results without what single items scored, and that, by evaluator."""
+    items = {name: found["per_item"] for name, found in results.items() if "per_item" in found}
+    rest = {
+        name: {key: value for key, value in found.items() if key != "per_item"}
+        for name, found in results.items()
+    }
+    return rest, items
+
+
 def refuse_unfit(config: Config, dataset: Dataset, objective: Objective) -> None:
     """Raises InputError if the objective or an evaluator does not fit the data."""
     if objective.kind != dataset.kind:

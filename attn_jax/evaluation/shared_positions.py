@@ -80,6 +80,7 @@ class SharedPositions(Evaluator):
             "fingerprint": self._positions.fingerprint,
             "own_mask": own,
             "own_bits": _summary(scores[own])["bits"],
+            "per_item": {"own_bits": scores[own]["bits"].astype(float).round(4).tolist()},
             "unigram_bits": unigram,
             "trigram_bits": trigram,
             **{mask: _summary(score) for mask, score in scores.items()},

@@ -55,6 +55,7 @@ class TranslationQuality(Evaluator):
             **self._scores(hypotheses),
             **self._details(hypotheses),
             **copied,
+            "per_item": self._per_sentence(hypotheses),
             "samples": [
                 {"source": s, "reference": r, "hypothesis": h}
                 for s, r, h in list(zip(self._sources, self._references, hypotheses, strict=True))[
@@ -87,6 +88,16 @@ class TranslationQuality(Evaluator):
         # sacrebleu leaves them out where all resamples score 0.
         mean, margin = (found.get(f"confidence_{name}", 0.0) for name in ("mean", "var"))
         return [mean - margin, mean + margin]
+
+    def _per_sentence(self, hypotheses: list[str]) -> dict[str, list]:
+        """Returns what sums to exact match (0 or 100) and to BLEU: lengths, matches, n-grams."""
+        bleu = BLEU(effective_order=True)  # else it warns that a sentence's own BLEU means little
+        pairs = list(zip(hypotheses, self._references, strict=True))
+        found = [bleu.sentence_score(h, [r]) for h, r in pairs]
+        return {
+            "exact_match": [100 * (h == r) for h, r in pairs],
+            "bleu": [[x.sys_len, x.ref_len, *x.counts, *x.totals] for x in found],
+        }
 
     def _scores(self, hypotheses: list[str]) -> dict[str, float]:
         same = [h == r for h, r in zip(hypotheses, self._references, strict=True)]

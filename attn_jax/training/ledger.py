@@ -1,5 +1,8 @@
 """The budgets of a run: parameters, tokens, loss-bearing tokens, FLOPs, seconds."""
 
+import hashlib
+from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import jax
@@ -43,6 +46,15 @@ def read_tokens(text: Any) -> int:
     """Returns how many tokens of a batch of text are not padding; of pairs, on both sides."""
     sides = jax.tree.leaves(text, is_leaf=lambda x: isinstance(x, Tokens))
     return sum(_real(side) for side in sides)
+
+
+def order_fingerprint(batches: Iterator, count: int = 8) -> str:
+    """Returns a digest of the first batches of text: equal where runs read it in equal order."""
+    found = hashlib.sha256()
+    for batch in islice(batches, count):
+        for leaf in jax.tree.leaves(batch):
+            found.update(np.ascontiguousarray(leaf).tobytes())
+    return found.hexdigest()[:16]
 
 
 def _sizes(params: dict) -> dict[str, int]:

@@ -22,18 +22,29 @@ from attn_jax.data.pipeline import Dataset, open_dataset
 from attn_jax.data.tokenizers import FILE as TOKENIZER_FILE
 from attn_jax.data.tokenizers import load_tokenizer
 from attn_jax.errors import WorkError
-from attn_jax.evaluation.evaluators import Evaluation, refuse_unfit
+from attn_jax.evaluation.evaluators import Evaluation, refuse_unfit, split_items
 from attn_jax.files import write_whole
 from attn_jax.models.kernels import check_kernel
 from attn_jax.models.transformer import build_model
 from attn_jax.objectives import make_objective
 from attn_jax.training.checkpoints import Checkpoints
-from attn_jax.training.ledger import count_parameters, read_tokens, training_flops
+from attn_jax.training.ledger import (
+    count_parameters,
+    order_fingerprint,
+    read_tokens,
+    training_flops,
+)
 from attn_jax.training.metrics import MetricsLog, refuse_missing_wandb
 from attn_jax.training.optimizers import make_optimizer, make_schedule
 from attn_jax.training.parallel import make_parallel
 from attn_jax.training.reporter import Reporter, Totals, refuse_not_finite
-from attn_jax.training.run_directory import eval_path, finished_ledger, locked, open_run
+from attn_jax.training.run_directory import (
+    eval_path,
+    finished_ledger,
+    items_path,
+    locked,
+    open_run,
+)
 from attn_jax.training.state import TrainState, new_state, split_model
 from attn_jax.training.step import StepSpec
 
@@ -197,7 +208,7 @@ class _Run:
     def _finish(self, state: TrainState, totals: Totals) -> dict[str, Any]:
         params = self.parallel.get(state.params)
         steps = self.config.train.steps
-        results = self.evaluation.run(params)
+        results, items = split_items(self.evaluation.run(params))
         total, non_embedding = count_parameters(self.params)
         ledger = {
             "finished": True,
@@ -212,9 +223,13 @@ class _Run:
             "padding_share": self.dataset.padding_share,
             "data_fingerprint": self.dataset.fingerprint,
             "tokenizer_fingerprint": self.dataset.tokenizer.fingerprint,
+            "order_fingerprint": order_fingerprint(
+                self.dataset.train_batches(self.config.train.seed)
+            ),
         }
         if self.is_main:
             eval_path(self.workdir, steps).parent.mkdir(exist_ok=True)
+            write_whole(items_path(self.workdir, steps), json.dumps(items) + "\n")
             record = {"step": steps, "results": results}
             write_whole(eval_path(self.workdir, steps), json.dumps(record) + "\n")
             write_whole(self.workdir / "ledger.json", json.dumps(ledger, indent=2) + "\n")

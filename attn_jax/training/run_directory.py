@@ -134,3 +134,8 @@ def finished_ledger(workdir: Path, steps: int) -> dict[str, Any] | None:
 def eval_path(workdir: Path, step: int) -> Path:
     """Returns where the evaluation of a step is kept."""
     return workdir / "eval" / f"{step}.json"
+
+
+def items_path(workdir: Path, step: int) -> Path:
+    """Returns where the scores of single items of the evaluation of a step are kept."""
+    return workdir / "eval" / f"{step}.items.json"

@@ -86,6 +86,7 @@ def write_run(run: Run) -> None:
         },
     )
     write_json(run.directory / "ledger.json", _ledger(run))
+    write_json(run.directory / f"eval/{steps}.items.json", _items(run))
     write_json(run.directory / f"eval/{steps}.json", {"step": steps, "results": _results(run)})
     lines = [*_train_lines(run), *_validation_lines(run)]
     lines.sort(key=lambda line: line["step"])
@@ -108,13 +109,15 @@ def _ledger(run: Run) -> dict:
         "padding_share": 0.024,
         "data_fingerprint": "d4e5f6",
         "tokenizer_fingerprint": "a1b2c3",
+        "order_fingerprint": f"order-{run.seed}",
     }
 
 
 def _bits(run: Run, step: int, final: float) -> float:
     """Falls from 11 bits to `final`; encoders learn more slowly; seeds differ a little."""
     slow = 350 if run.config.model.architecture == "encoder" else 250
-    return final + (11 - final) * math.exp(-step / slow) + 0.02 * run.seed * (len(run.arm) - 6.5)
+    luck = 0.02 * math.sin(7 * run.seed + sum(map(ord, run.arm)))
+    return final + (11 - final) * math.exp(-step / slow) + luck
 
 
 def _train_lines(run: Run):
@@ -142,6 +145,18 @@ def _results(run: Run) -> dict:
     if objective in OWN_MASK:
         return results | {"shared_positions": _shared_positions(run)}
     return results | {"translation": _translation(run)}
+
+
+def _items(run: Run) -> dict:
+    """Scores of 60 items around the run's own; the arms share which items are hard."""
+    hard = np.random.default_rng(0).normal(0, 1, 60)
+    own = np.random.default_rng([len(run.arm), run.seed]).normal(0, 0.3, 60)
+    objective = run.config.objective.name
+    if objective in OWN_MASK:
+        bits = _bits(run, 1200, OWN_BITS[OWN_MASK[objective]]) + hard + own - (hard + own).mean()
+        return {"shared_positions": {"own_bits": bits.round(4).tolist()}}
+    right = hard + own < np.quantile(hard + own, EXACT[objective] / 100)
+    return {"translation": {"exact_match": (100 * right).tolist()}}
 
 
 def _loss(run: Run) -> dict:
@@ -235,10 +250,24 @@ def _edit_json():
     return lambda path, **changes: write_json(path, json.loads(path.read_text()) | changes)
 
 
+@pytest.fixture(name="write_study")
+def _write_study(tmp_path_factory):
+    """A function that writes the finished runs of a study."""
+    return lambda study: write_runs(study, tmp_path_factory.mktemp("study"))
+
+
 @pytest.fixture
 def masking_runs(tmp_path) -> list[Run]:
     """The finished runs of three arms with two seeds."""
     return write_runs(make_masking_study(), tmp_path / "masking")
+
+
+@pytest.fixture(scope="session")
+def four_seeds(tmp_path_factory) -> Path:
+    """A comparison of three arms with four seeds; shared, so tests must not change it."""
+    root = tmp_path_factory.mktemp("four_seeds")
+    write_runs(make_masking_study(seeds="0,1,2,3"), root)
+    return root
 
 
 @pytest.fixture(scope="session")

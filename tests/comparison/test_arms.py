@@ -70,6 +70,9 @@ def test_arm_names_must_be_folder_names(masking_study, arm):
         ({"arms": {"a": {"train.steps": 0}}}, "arm 'a': train.steps = 0"),
         ({"arms": {"a": {"train.seed": 5}}}, "arm 'a': train.seed"),
         ({"declared": (3,)}, "declared: 3: expected a field's name"),
+        ({"margins": {"translation/blue": 0.5}}, "margins: .* did you mean 'translation/bleu'"),
+        ({"margins": {"translation/bleu": -0.5}}, "margins: .* = -0.5: expected a number, 0 or"),
+        ({"margins": {"translation/bleu": "x"}}, "margins: .* = 'x': expected a number"),
         ({"declared": ("model.widht",)}, "declares unknown field 'model.widht'"),
     ],
 )
@@ -152,6 +155,71 @@ def test_unequal_shared_positions_are_refused(masking_runs, name, value):
     path.write_text(json.dumps(stored))
     with pytest.raises(InputError, match=rf"shared_positions.{name}: .* against {value!r}"):
         check_runs(masking_runs)
+
+
+def test_unequal_order_is_refused(masking_runs, edit_json):
+    edit_json(masking_runs[1].directory / "ledger.json", order_fingerprint="other")
+    with pytest.raises(InputError, match=r"decoder/seed-0 and encoder/seed-0 .*order_fingerprint"):
+        check_runs(masking_runs)
+    edit_json(masking_runs[1].directory / "ledger.json", order_fingerprint=None)
+    with pytest.raises(InputError, match="order_fingerprint: 'order-0' against None"):
+        check_runs(masking_runs)
+
+
+def test_seeds_differ_in_order_and_old_runs_do_not_know_it(masking_runs, edit_json):
+    orders = {
+        json.loads((run.directory / "ledger.json").read_text())["order_fingerprint"]
+        for run in masking_runs
+    }
+    assert orders == {"order-0", "order-1"}
+    check_runs(masking_runs)
+    for run in masking_runs:
+        edit_json(run.directory / "ledger.json", order_fingerprint=None)
+    check_runs(masking_runs)
+
+
+def test_losses_of_other_objectives_are_never_compared(masking_study):
+    """A perplexity minus a pseudo-perplexity means nothing, nor does one over other tokens."""
+    for name in ("loss/loss", "loss/perplexity", "loss/pseudo_perplexity"):
+        with pytest.raises(InputError, match=r"losses cannot be compared .* differ in objective"):
+            plan(masking_study(margins={name: 0.02}), "0", Path("root"))
+    alike = masking_study(
+        arms={"wide": {"model.d_ff": 1024}, "narrow": {}},
+        declared=("model.d_ff",),
+        margins={"loss/loss": 0.02},
+    )
+    assert plan(alike, "0", Path("root"))
+
+
+def write_losses(runs, *losses):
+    for run, loss in zip(runs, losses, strict=True):
+        path = run.directory / "eval/1200.json"
+        stored = json.loads(path.read_text())
+        stored["results"]["loss"] = {"loss": 3.0, "items": 9, "mask": "causal"} | loss
+        path.write_text(json.dumps(stored))
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        ({"pseudo_perplexity": 20.0}, "kind of perplexity: 'perplexity' against 'pseudo_perp"),
+        ({"perplexity": 20.0, "items": 8}, "loss.items: 9 against 8"),
+        ({"perplexity": 20.0, "mask": "bidirectional"}, "loss.mask: 'causal' against"),
+    ],
+)
+def test_unlike_losses_are_refused(masking_study, write_study, other, message):
+    study = masking_study(
+        arms={"wide": {"model.d_ff": 1024}, "narrow": {}},
+        declared=("model.d_ff",),
+        margins={"loss/perplexity": 0.5},
+        seeds="0",
+    )
+    runs = write_study(study)
+    write_losses(runs, {"perplexity": 21.0}, {"perplexity": 20.0})
+    check_runs(runs)
+    write_losses(runs, {"perplexity": 21.0}, other)
+    with pytest.raises(InputError, match=message):
+        check_runs(runs)
 
 
 def test_unequal_seeds_are_refused(masking_runs, edit_json):

@@ -81,17 +81,41 @@ def test_every_model_under_every_mask(masking_runs):
 
 
 def test_differences_are_paired(masking_runs):
-    own = {
-        "decoder": (5.0, 6.0),
-        "encoder": (4.9, 5.9),  # a constant gap, whatever the seed
-        "prefix": (5.0, 6.0),
-    }
+    own = {"decoder": (5.0, 6.0), "encoder": (4.9, 5.901), "prefix": (5.0, 6.0)}
     for run in masking_runs:
         edit_results(run, "shared_positions", own_bits=own[run.arm][run.seed])
     found = collect(masking_runs)["differences"]
-    verdicts = {(x["a"], x["b"]): x["verdict"] for x in found if x["metric"] == OWN_BITS}
-    assert verdicts["decoder", "encoder"] == "higher"
-    assert verdicts["decoder", "prefix"] == "not told apart"
+    rows = {(x["a"], x["b"]): x for x in found if x["metric"] == OWN_BITS}
+    row = rows["decoder", "encoder"]
+    assert row["mean"] == pytest.approx(0.0995)
+    assert row["sd"] == pytest.approx(0.001 / 2**0.5)  # far below that of either arm
+    assert (row["outcome"], row["ahead"]) == ("ahead", "encoder")
+    assert rows["decoder", "prefix"]["outcome"] == "no spread"
+
+
+def test_margins_name_the_metrics_and_the_parity(masking_study, write_study):
+    runs = write_study(masking_study(margins={OWN_BITS: 50}))
+    found = collect(runs)["differences"]
+    assert {x["metric"] for x in found} == {OWN_BITS}
+    assert {x["margin"] for x in found} == {50.0}
+    assert {x["outcome"] for x in found} == {"ahead", "on par"}
+    assert collect(write_study(masking_study(margins={})))["differences"] == []
+
+
+def test_scores_of_items_give_the_interval_over_text(masking_runs):
+    found = collect(masking_runs)["differences"][0]
+    assert found["text"]["low"] < found["mean"] < found["text"]["high"]
+    assert found["text"]["high"] - found["text"]["low"] > found["high"] - found["low"]
+    assert 0 < found["text"]["p"] <= 1
+    (masking_runs[0].directory / "eval/1200.items.json").unlink()
+    assert collect(masking_runs)["differences"][0]["text"] is None
+
+
+def test_broken_scores_of_items_are_named(masking_runs):
+    path = masking_runs[0].directory / "eval/1200.items.json"
+    path.write_text('{"shared_positions": {"own_bits": [1.0, 2.0]}}')
+    with pytest.raises(InputError, match=r"items.json: shared_positions/own_bits: not as many"):
+        collect(masking_runs)
 
 
 def test_curves_have_mean_and_range(masking_runs):

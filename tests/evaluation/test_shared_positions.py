@@ -189,6 +189,9 @@ def test_results_and_baselines(tiny_data, make_subject):
     assert found["own_bits"] == found["causal"]["bits"]
     assert found["items"] == SMALL["eval.shared_positions"]
     assert {"bits", "stderr", "accuracy"} == set(found["prefix"])
+    bits = found["per_item"]["own_bits"]
+    assert len(bits) == found["items"]
+    assert np.mean(bits) == pytest.approx(found["own_bits"], abs=1e-4)
     # Add-one counts of the training documents, each with its <bos> and <eos>.
     counts = np.ones(262)
     specials = subject.dataset.tokenizer.specials

@@ -5,11 +5,13 @@ import pytest
 import sacrebleu
 from tiny_runs import TRANSLATION
 
+from attn_jax.comparison.items import bleu
 from attn_jax.decoding import text as decoding
 from attn_jax.decoding.beam import Beam
 from attn_jax.decoding.sampling import GREEDY
 from attn_jax.decoding.text import Writer
 from attn_jax.evaluation import translation
+from attn_jax.evaluation.evaluators import flat_numbers
 from attn_jax.evaluation.translation import TranslationQuality
 
 
@@ -70,6 +72,14 @@ def test_a_config_may_ask_for_a_beam(subject_of, monkeypatch):
     found = evaluate(subject_of, monkeypatch, reference, **fields)
     assert found["searches"] == [Beam(4, 0.5)]
     assert found["decoding"] == "beam 4, length penalty 0.5"
+
+
+def test_sums_over_sentences_make_the_scores(subject_of, monkeypatch):
+    found = evaluate(subject_of, monkeypatch, half_right)
+    sums = np.array([found["per_item"]["bleu"]], float).sum(1)
+    assert bleu(sums)[0] == pytest.approx(found["bleu"])
+    assert found["per_item"]["exact_match"] == [0, 100] * 6
+    assert not [name for name in flat_numbers(found) if "per_item" in name]
 
 
 def test_scores_are_those_of_sacrebleu(subject_of, monkeypatch):

@@ -10,7 +10,12 @@ from attn_jax.files import read_json
 from attn_jax.models.tokens import Pair, Tokens
 from attn_jax.models.transformer import build_model
 from attn_jax.objectives.batch import Batch
-from attn_jax.training.ledger import count_parameters, read_tokens, training_flops
+from attn_jax.training.ledger import (
+    count_parameters,
+    order_fingerprint,
+    read_tokens,
+    training_flops,
+)
 from attn_jax.training.state import split_model
 
 D, F, V, L = 8, 12, 80, 2  # of the model in `tiny`
@@ -128,5 +133,8 @@ def test_the_ledger_of_a_run_equals_a_slow_count(run, request, tiny_data):
     assert ledger["tokens_seen"] == tokens
     assert ledger["loss_bearing_tokens"] == targets
     assert ledger["step"] == config.train.steps
+    dataset = open_dataset(config)
+    assert ledger["order_fingerprint"] == order_fingerprint(dataset.train_batches(0))
+    assert ledger["order_fingerprint"] != order_fingerprint(dataset.train_batches(1))
     assert np.isfinite(ledger["training_flops"])
     assert ledger["training_flops"] > 6 * tokens

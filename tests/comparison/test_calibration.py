@@ -1,0 +1,121 @@
+"""Where there is nothing to find, no test that is offered finds it more often than it says."""
+
+import json
+
+import numpy as np
+import pytest
+from tiny_runs import run_module
+
+from attn_jax.comparison.calibration import binomial_interval, calibrate, rates, table
+from attn_jax.comparison.item_files import arm_items
+from attn_jax.comparison.items import Items, bootstrap
+from attn_jax.errors import InputError
+
+SPLITS = 200
+
+
+def runs(rng, seeds, items=60, of_seed=0.05):
+    """Runs of one arm: some seeds are better, some items are harder, and the rest is luck."""
+    hard = rng.gamma(2, 1, (1, items))
+    luck = rng.gamma(1, 0.4, (seeds, items))
+    return Items((hard + rng.normal(0, of_seed, (seeds, 1)) + luck)[:, :, None])
+
+
+def pairs(seeds, of_seed=0.05):
+    rng = np.random.default_rng(0)
+    for _ in range(SPLITS):
+        both = runs(rng, 2 * seeds, of_seed=of_seed)
+        yield both.seeds(list(range(seeds))), both.seeds(list(range(seeds, 2 * seeds)))
+
+
+def by_test(found):
+    return {rate.test: rate for rate in found}
+
+
+@pytest.mark.parametrize("seeds", [2, 5])
+def test_offered_tests_call_two_groups_of_one_arm_different_in_5_of_100(seeds):
+    found = rates("seeds", pairs(seeds))
+    assert len(found) == 4
+    assert [rate.test for rate in found if rate.offered and not rate.passes] == []
+    assert 0 < by_test(found)["paired t"].called < 20
+
+
+def test_resplits_of_one_arm():
+    found = calibrate(runs(np.random.default_rng(1), 8, items=160), SPLITS, group=4)
+    assert {(rate.null, rate.splits) for rate in found} == {("items", 200), ("seeds", 200)}
+    assert [rate for rate in found if rate.offered and not rate.passes] == []
+    assert all(rate.offered for rate in found if rate.null == "items")
+    assert "yes" in table(found)
+    assert "NO" not in table(found)
+
+
+def test_few_seeds_are_not_split():
+    found = calibrate(runs(np.random.default_rng(1), 3), 2, group=2)
+    assert {rate.null for rate in found} == {"items"}
+
+
+def test_randomisation_of_items_knows_nothing_of_seeds_and_is_not_offered_for_them():
+    found = by_test(rates("seeds", pairs(2, of_seed=0.3)))["randomisation of items"]
+    assert not found.offered
+    assert not found.passes
+    assert found.called > SPLITS / 4
+
+
+def test_the_percentiles_of_few_seeds_would_not_pass():
+    """Why the interval is not simply that of the resamples."""
+    called = 0
+    for a, b in pairs(2, of_seed=0.3):
+        low, high = np.quantile(bootstrap(a, b, 300), [0.025, 0.975])
+        called += not low <= 0 <= high
+    assert binomial_interval(called, SPLITS)[0] > 0.05
+
+
+def test_the_interval_of_a_rate_is_that_of_clopper_and_pearson():
+    # 10 of 200: 2.42 to 9.00 %, as tabled.
+    assert binomial_interval(10, 200) == pytest.approx((0.0242, 0.0900), abs=1e-4)
+    assert binomial_interval(0, 10) == pytest.approx((0, 0.3085), abs=1e-4)
+    assert binomial_interval(10, 10)[1] == 1
+
+
+def test_items_of_an_arm_are_found(four_seeds):
+    arm, metric, items = arm_items(four_seeds, "", "", 20)
+    assert (arm, metric) == ("decoder", "shared_positions/own_bits")
+    assert items.numbers.shape == (4, 60, 1)
+    stored = json.loads((four_seeds / "decoder/seed-2/eval/1200.items.json").read_text())
+    assert items.numbers[2, :, 0].tolist() == stored["shared_positions"]["own_bits"]
+
+
+@pytest.mark.parametrize(
+    ("arm", "metric", "least", "message"),
+    [
+        ("decodr", "", 20, "arm = 'decodr': .* did you mean 'decoder'"),
+        (
+            "",
+            "shared_positions/own_bit",
+            20,
+            "metric = .* did you mean 'shared_positions/own_bits'",
+        ),
+        ("", "", 61, "60 items, needs 61"),
+    ],
+)
+def test_what_is_not_there_is_refused(four_seeds, arm, metric, least, message):
+    with pytest.raises(InputError, match=message):
+        arm_items(four_seeds, arm, metric, least)
+
+
+def test_other_directories_are_refused(four_seeds, tmp_path):
+    with pytest.raises(InputError, match="holds no ARM/seed-N"):
+        arm_items(tmp_path, "", "", 20)
+
+
+def test_the_command_prints_a_table_and_one_json_object(run_module, four_seeds):
+    done = run_module("experiments.calibrate", f"--workdir={four_seeds}", "--splits=5", "--group=2")
+    assert done.status == 0, done.stderr
+    *lines, last = done.stdout.splitlines()
+    assert lines[0] == "decoder, shared_positions/own_bits: 4 seeds, 60 items each"
+    found = json.loads(last)
+    assert len(found["rates"]) == len(lines) - 3 == 8
+    assert all(rate["splits"] == 5 for rate in found["rates"])
+    done = run_module("experiments.calibrate", f"--workdir={four_seeds}", "--arm=none")
+    assert done.status == 2
+    assert done.stderr.startswith("error: arm = 'none'")
