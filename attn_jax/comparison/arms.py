@@ -237,7 +237,7 @@ def _facts(run: Run) -> dict[str, Any]:
             raise InputError(f"{path}: has no {name}, so nothing shows that the runs are equal")
         facts[name] = ledger[name]
     results = read_results(run.directory, run.config.train.steps)
-    for evaluator in ("shared_positions", "translation", "minimal_pairs"):
+    for evaluator in ("shared_positions", "translation", "minimal_pairs", "cloze", "probe"):
         for name in ("split", "items", "fingerprint"):
             if name in results.get(evaluator, {}):
                 facts[f"{evaluator}.{name}"] = results[evaluator][name]

@@ -21,6 +21,8 @@ METRICS = {  # the columns of the key table, in order; a "*" stands for any name
     "translation/bleu": Metric("BLEU", 1, "BLEU"),
     "translation/chrf": Metric("chrF", 1, "chrF"),
     "minimal_pairs/*/accuracy": Metric("minimal pairs, *", 3, "accuracy"),
+    "cloze/*/accuracy": Metric("cloze, *", 3, "accuracy"),
+    "probe/*/accuracy": Metric("probe, *", 3, "accuracy"),
     "loss/loss": Metric("loss, nats", 3, "nats", False),
     "loss/perplexity": Metric("perplexity", 1, "perplexity", False),
     "loss/pseudo_perplexity": Metric("pseudo-perplexity", 1, "pseudo-perplexity", False),
@@ -34,6 +36,8 @@ MARGINS = {
     "translation/bleu": 0.5,
     "translation/chrf": 0.5,
     "minimal_pairs/*/accuracy": 0.01,
+    "cloze/*/accuracy": 0.01,
+    "probe/*/accuracy": 0.01,
 }
 
 

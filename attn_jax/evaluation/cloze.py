@@ -7,6 +7,7 @@ import numpy as np
 
 from attn_jax.data.batches import spread
 from attn_jax.data.sources.files import read_text
+from attn_jax.data.sources.source import digest
 from attn_jax.errors import InputError
 from attn_jax.evaluation.evaluator import Evaluator, Subject
 from attn_jax.evaluation.item_files import json_lines, open_path, text_of
@@ -44,6 +45,7 @@ class Cloze(Evaluator):
                 )
         texts = read_texts(config.cloze)
         texts = [texts[i] for i in spread(len(texts), config.max_items)]
+        self._fingerprint = digest(*texts)
         read = self._scorers[0].read  # all methods read a text alike
         items = [read(context, word) for context, word in texts]
         # Of a context that is too long the oldest tokens are left out.
@@ -54,6 +56,7 @@ class Cloze(Evaluator):
         """Returns accuracy, mean log-probability of a word in nats, and perplexity, by method."""
         return {
             "items": len(self._items),
+            "fingerprint": self._fingerprint,
             "cut": self._num_cut,
             "methods": [scorer.method for scorer in self._scorers],
             **{scorer.method: self._measure(scorer, params) for scorer in self._scorers},

@@ -1,6 +1,5 @@
 """Minimal pairs: is the acceptable sentence more probable than the unacceptable one?"""
 
-import hashlib
 import math
 from collections import defaultdict
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from attn_jax.data.batches import spread
+from attn_jax.data.sources.source import digest
 from attn_jax.errors import InputError
 from attn_jax.evaluation.evaluator import Evaluator, Subject
 from attn_jax.evaluation.item_files import json_lines, text_of
@@ -48,7 +48,7 @@ class MinimalPairs(Evaluator):
         self._scorers = make_scorers(subject)
         self._paradigms = read_paradigms(config.minimal_pairs, config.max_items)
         texts = [text for paradigm in self._paradigms for pair in paradigm.pairs for text in pair]
-        self._fingerprint = hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16]
+        self._fingerprint = digest(*texts)
         # Of one stack, so that all methods read a text alike.
         encoded = zip(texts, subject.dataset.tokenizer.encode_batch(texts), strict=True)
         self._items = {text: Item((), tuple(ids)) for text, ids in encoded}

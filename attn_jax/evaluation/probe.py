@@ -18,6 +18,7 @@ from scipy.special import logsumexp
 from attn_jax.config import names_in
 from attn_jax.data.batches import spread
 from attn_jax.data.sources.files import read_text
+from attn_jax.data.sources.source import digest
 from attn_jax.data.tokenizers import Tokenizer
 from attn_jax.errors import InputError
 from attn_jax.evaluation.evaluator import Evaluator, Subject
@@ -70,6 +71,7 @@ class Probe(Evaluator):
         return {
             "items": len(truth),
             "train_items": len(y),
+            "fingerprint": digest(self._train, self._test),
             "labels": self._labels,
             "cut": sum(len(x) > self._limit for texts in self._sequences for x in texts),
             "majority": float((truth == Counter(y.tolist()).most_common(1)[0][0]).mean()),
