@@ -183,6 +183,32 @@ def test_an_objective_needs_its_architecture():
                 validate(with_fields(Config(), fields | {"model.architecture": other}))
 
 
+SIDES = {
+    "one stack": ({"model.share_sides": True}, "model.share_sides"),
+    "no pair": ({"model.side_embeddings": True}, "model.side_embeddings.*not 'causal_lm'"),
+    "two stacks": (
+        {
+            "model.side_embeddings": True,
+            "model.architecture": "encoder_decoder",
+            "objective.name": "translation",
+        },
+        "model.side_embeddings.*not 'translation'",
+    ),
+    "a text": ({"objective.source_loss": 0.5}, "source_loss = 0.5: .*'causal_lm'"),
+    "a prefix": (
+        {"objective.source_loss": 1.0, "objective.name": "prefix_translation"},
+        "source_loss = 1: .*has seen the next one",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", SIDES)
+def test_options_of_sides_that_nothing_would_read_are_refused(case):
+    fields, message = SIDES[case]
+    with pytest.raises(InputError, match=message):
+        validate(with_fields(Config(), fields))
+
+
 def test_a_whole_number_will_do_for_a_float():
     config = Config()
     config.model.dropout, config.optimizer.clip_norm = 0, 1
