@@ -62,11 +62,13 @@ def test_every_config_is_documented_built_and_validated(path):
 
 
 def all_arms():
-    """One entry for each different arm, as several files may share one."""
+    """One entry for each step that differs, as several files may share one."""
     found = {}
     for path in FILES:
         for name, config in arms_of(path).items():
-            found.setdefault(tuple(sorted(flatten(narrow(config)).items())), (name, config))
+            small = narrow(config)
+            stepped = flatten(small.model) | flatten(small.objective) | flatten(small.optimizer)
+            found.setdefault(str(stepped), (name, config))
     return dict(found.values())
 
 
@@ -75,6 +77,8 @@ def narrow(config):
     width = 8 * config.model.num_heads
     small = {"model.d_model": width, "model.num_layers": 1, "model.d_ff": 16}
     small |= {"optimizer.name": "sgd"}  # test_optimizers.py steps them all
+    # The first step of a long warm-up is too small for float32 to see in every parameter.
+    small |= {"optimizer.learning_rate": 0.1, "optimizer.warmup_steps": 0}
     return with_fields(config, small | {"train.seed": 0})
 
 

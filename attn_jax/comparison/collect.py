@@ -21,7 +21,13 @@ MASKS = ("causal", "prefix", "bidirectional")  # from the narrowest view to the 
 OWN_BITS = "shared_positions/own_bits"
 
 # The metrics that answer a study's question: arms are compared pair by pair in these.
-HEADLINES = (OWN_BITS, "translation/exact_match", "translation/bleu", "translation/chrf")
+HEADLINES = (
+    OWN_BITS,
+    "translation/exact_match",
+    "translation/bleu",
+    "translation/bleu_tokenized",
+    "translation/chrf",
+)
 
 
 BASELINES = ("unigram", "trigram", "copy")  # prefixes of scores that need no model

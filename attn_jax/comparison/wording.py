@@ -13,11 +13,17 @@ class Metric(NamedTuple):
     digits: int  # after the decimal point
     ahead: str = ""  # the best arm is 0.2 "..." the next best
 
+    @property
+    def short(self) -> str:
+        """The words without a unit."""
+        return self.words.partition(",")[0]
+
 
 METRICS = {  # the columns of the key table, in order
     OWN_BITS: Metric("bits per token, own view", 2, "bits below"),
     "translation/exact_match": Metric("exact match, %", 1, "points above"),
-    "translation/bleu": Metric("BLEU", 1),
+    "translation/bleu": Metric("BLEU", 1, "BLEU above"),
+    "translation/bleu_tokenized": Metric("BLEU, tokenized", 1),
     "translation/chrf": Metric("chrF", 1),
     "loss/loss": Metric("loss, nats", 3),
     "loss/perplexity": Metric("perplexity", 1),
@@ -65,6 +71,7 @@ def findings(study: Json) -> list[str]:
         _swapped_masks(study),
         _translations(study),
         _claim(study, "translation/exact_match"),
+        _claim(study, "translation/bleu"),
         _losses(study),
         _matching(study),
     ]
@@ -153,7 +160,8 @@ def _claim(study: Json, name: str) -> str:
         return ""
     best, second = sorted(means, key=means.__getitem__, reverse=name != OWN_BITS)[:2]
     if len(study["seeds"]) == 1:
-        return f"That is one seed, no claim: the {best} is ahead of the {second} in this run."
+        what = METRICS[name].short
+        return f"That is one seed, no claim: the {best} is ahead of the {second} in {what}."
     difference = next(
         x
         for x in study["differences"]
@@ -169,7 +177,8 @@ def _compared(best: str, second: str, difference: Json, metric: Metric) -> str:
     if difference["verdict"] == "not told apart":
         # The interval holds 0: the smaller end lies on the other side of it.
         reach = f"from {number(-ends[0], digits)} to {number(ends[1], digits)}"
-        return f"{seeds} the {best} and the {second} are not told apart (95 % interval {reach})"
+        apart = f"are not told apart in {metric.short}"
+        return f"{seeds} the {best} and the {second} {apart} (95 % interval {reach})"
     gap = f"{number(abs(difference['mean']), digits)} {metric.ahead}"
     reach = f"{number(ends[0], digits)} to {number(ends[1], digits)}"
     return f"{seeds} the {best} is {gap} the {second} (95 % interval {reach})"
