@@ -67,8 +67,8 @@ def all_arms():
     for path in FILES:
         for name, config in arms_of(path).items():
             small = narrow(config)
-            stepped = flatten(small.model) | flatten(small.objective) | flatten(small.optimizer)
-            found.setdefault(str(stepped), (name, config))
+            stepped = str((small.model, small.objective, small.optimizer))
+            found.setdefault(stepped, (name, config))
     return dict(found.values())
 
 
