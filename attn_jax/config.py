@@ -45,6 +45,10 @@ class ModelConfig(Section):
     window: int = 0  # a query sees keys fewer than this many positions away; 0 means all
     dropout: float = 0.0  # rate on embeddings and on residual branches
     bias: bool = False  # biases in dense layers and norms
+    share_sides: bool = False  # encoder_decoder: both sides are one stack, cross-attention apart
+    side_embeddings: bool = (
+        False  # of joined pairs: a learned vector is added to each side's tokens
+    )
     dtype: str = "float32"  # float32 | bfloat16, of activations; parameters are float32
     # What is computed does not depend on the rest, only its time and memory do:
     attention: str = "auto"  # auto | dense | blockwise | cudnn; auto: blockwise where it is long
@@ -87,6 +91,7 @@ class ObjectiveConfig(Section):
     mask_rate: float = 0.3  # masked_lm: share of the tokens that become targets
     mask_share: float = 0.8  # masked_lm: of those, share replaced by <mask> ...
     random_share: float = 0.1  # ... and share replaced by a random token; the rest stays
+    source_loss: float = 0.0  # causal_translation: weight of a source token; of a target token: 1
     label_smoothing: float = 0.0  # share of the target's probability spread evenly, in training
 
 

@@ -47,6 +47,7 @@ BOUNDS: dict[str, tuple[float, float | None]] = {
     "objective.mask_rate": (0.01, 0.99),
     "objective.mask_share": (0, 1),
     "objective.random_share": (0, 1),
+    "objective.source_loss": (0, 1),
     "objective.label_smoothing": (0, 0.99),
     "optimizer.learning_rate": (0, None),
     "optimizer.warmup_steps": (0, None),
@@ -117,6 +118,7 @@ def _model_problems(config: Config) -> Iterator[str]:
     if m.positions == "sinusoidal" and m.d_model % 2:
         yield f"model.d_model = {m.d_model}: sinusoidal positions need an even width"
     objective = OBJECTIVES[config.objective.name]
+    yield from _side_problems(config)
     if m.architecture not in objective.architectures:
         yield (
             f"model.architecture = {m.architecture!r}: objective.name = "
@@ -129,6 +131,31 @@ def _model_problems(config: Config) -> Iterator[str]:
         yield (
             f"{what} = {config.data.length}: sequences of {longest} are longer than the "
             f"learned position table, model.max_length = {m.max_length}"
+        )
+
+
+def _side_problems(config: Config) -> Iterator[str]:
+    m, o = config.model, config.objective
+    if m.share_sides and m.architecture != "encoder_decoder":
+        yield (
+            f"model.share_sides = True: expected model.architecture = 'encoder_decoder', "
+            f"not {m.architecture!r}, which has one stack anyway"
+        )
+    joins = OBJECTIVES[o.name].kind == "pair" and m.architecture != "encoder_decoder"
+    if m.side_embeddings and not joins:
+        yield (
+            "model.side_embeddings = True: expected objective.name = 'causal_translation' or "
+            f"'prefix_translation', which join both sides, not {o.name!r}"
+        )
+    if o.source_loss and o.name == "prefix_translation":
+        yield (
+            f"objective.source_loss = {o.source_loss:g}: expected 0 with 'prefix_translation', "
+            "where a source token has seen the next one already"
+        )
+    elif o.source_loss and o.name != "causal_translation":
+        yield (
+            f"objective.source_loss = {o.source_loss:g}: expected 0 with objective.name = "
+            f"{o.name!r}; only 'causal_translation' predicts source tokens"
         )
 
 

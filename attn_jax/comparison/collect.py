@@ -10,8 +10,8 @@ from typing import Any
 
 from attn_jax.comparison.arms import Run, check_runs, is_finished
 from attn_jax.comparison.budgets import BUDGETS, describe_budgets
-from attn_jax.comparison.kept_items import read_items
 from attn_jax.comparison.items import Items
+from attn_jax.comparison.kept_items import read_items
 from attn_jax.comparison.metrics import OWN_BITS
 from attn_jax.comparison.runs import Json, Number, read_curves, read_results
 from attn_jax.comparison.statistics import summarize

@@ -148,7 +148,8 @@ def _claim(study: Json, name: str) -> str:
     if row is None:
         return ""
     if row["n"] == 1:
-        return f"That is one seed, no claim: the {best} is ahead of the {second} in this run."
+        words = metric_of(name).words
+        return f"That is one seed, no claim: the {best} is ahead of the {second} in {words}."
     return _sentence(f"{metric_of(name).words}: {row['verdict']}")
 
 

@@ -41,10 +41,11 @@ def _explain(graph, params, prompt, written, source, eos):
     last = jnp.max(jnp.where(prompt.segments != 0, columns, 0), axis=1, keepdims=True)
     real = is_written(written, eos) & jnp.any(prompt.segments != 0, axis=1, keepdims=True)
 
-    def go_on(field: Array) -> Array:
-        return jnp.take_along_axis(field, last, axis=1) + 1 + jnp.arange(max_new)[None, :]
+    def go_on(field: Array, by: int = 1) -> Array:
+        return jnp.take_along_axis(field, last, axis=1) + by * (1 + jnp.arange(max_new)[None, :])
 
-    new = Tokens(written, go_on(prompt.positions), real.astype(jnp.int32), go_on(prompt.blocks))
+    fields = go_on(prompt.positions), real.astype(jnp.int32), go_on(prompt.blocks)
+    new = Tokens(written, *fields, None if prompt.sides is None else go_on(prompt.sides, 0))
     tokens = jax.tree.map(lambda a, b: jnp.concatenate([a, b[:, :-1]], axis=1), prompt, new)
     captured = None if source is None else []
     hidden = model(tokens, source, capture=captured)

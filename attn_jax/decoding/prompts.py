@@ -38,7 +38,9 @@ class Started(NamedTuple):
             return jnp.broadcast_to(x + after, ids.shape)
 
         positions, blocks = go_on(self.last.positions), go_on(self.last.blocks)
-        return Tokens(ids, positions, real.astype(jnp.int32), blocks)
+        sides = self.last.sides
+        sides = None if sides is None else jnp.broadcast_to(sides, ids.shape)
+        return Tokens(ids, positions, real.astype(jnp.int32), blocks, sides)
 
 
 def read_prompt(

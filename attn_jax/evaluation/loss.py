@@ -1,5 +1,6 @@
 """Loss, perplexity, bits per byte and accuracy of the run's own objective."""
 
+import dataclasses
 import math
 from functools import partial
 from typing import Any
@@ -12,12 +13,15 @@ from jaxtyping import Array
 
 from attn_jax.evaluation.evaluator import Evaluator, Subject
 from attn_jax.models.tokens import Pair, Tokens
-from attn_jax.objectives import Objective
+from attn_jax.objectives import Objective, make_objective
 from attn_jax.objectives.losses import token_losses
 
 
 class Loss(Evaluator):
     """Mean negative log-likelihood over the targets of a held-out split.
+
+    Of pairs only the target side is scored, whatever the training loss covers, so that all ways of
+    translating are measured on the same tokens.
 
     A masked model's is not a likelihood of the text, so what follows from it is named
     `pseudo_perplexity` and `pseudo_bits_per_byte`.
@@ -27,7 +31,10 @@ class Loss(Evaluator):
 
     def __init__(self, subject: Subject):
         self._subject = subject
-        self._token_bytes = jnp.asarray(subject.dataset.tokenizer.token_bytes())
+        tokenizer = subject.dataset.tokenizer
+        config = dataclasses.replace(subject.config.objective, source_loss=0.0)
+        self._objective = make_objective(config, tokenizer.specials, tokenizer.vocab_size)
+        self._token_bytes = jnp.asarray(tokenizer.token_bytes())
 
     def run(self, params: dict) -> dict[str, Any]:
         """Returns loss (nats a target) with its standard error, and what follows from it."""
@@ -39,17 +46,20 @@ class Loss(Evaluator):
             # Masks are keyed by the row's number, so the size of a batch does not matter.
             first_row = jnp.int32(number * len(found))
             args = (params, text, first_row, self._token_bytes)
-            rows.append(jax.device_get(_row_sums(subject.graph, subject.objective, *args)))
+            rows.append(jax.device_get(_row_sums(subject.graph, self._objective, *args)))
             items += int(np.count_nonzero(np.asarray(found) >= 0))
         sums = {name: np.concatenate([row[name] for row in rows]).astype(float) for name in rows[0]}
-        return {"split": split, "mask": subject.objective.mask, "items": items} | self._means(sums)
+        told = {"split": split, "mask": self._objective.mask, "items": items}
+        if self._objective.kind == "pair":
+            told["scored"] = "target side"
+        return told | self._means(sums)
 
     def _means(self, sums: dict[str, np.ndarray]) -> dict[str, float]:
         nll, weight = sums["nll"].sum(), sums["weight"].sum()
         loss = nll / weight
         # Of a ratio of sums over rows, since the targets of one row are not independent.
         spread = np.sqrt(np.sum((sums["nll"] - loss * sums["weight"]) ** 2)) / weight
-        pseudo = "pseudo_" if self._subject.objective.mask == "bidirectional" else ""
+        pseudo = "pseudo_" if self._objective.mask == "bidirectional" else ""
         return {
             "loss": float(loss),
             "loss_stderr": float(spread),

@@ -22,12 +22,15 @@ class Tokens:
     segments:  0 = padding; 1.. = which document of a packed row.
     blocks:    visibility order, a query sees a key iff `key.block <= query.block`. None leaves the
                choice to the model: an `Encoder` fills in 0s, a `Decoder` fills in positions.
+    sides:     of joined pairs, 0 = source and 1 = target: what `model.side_embeddings` looks up.
+               No mask depends on it.
     """
 
     ids: Int[Array, "B T"]
     positions: Int[Array, "B T"]
     segments: Int[Array, "B T"]
     blocks: Int[Array, "B T"] | None = None
+    sides: Int[Array, "B T"] | None = None
 
     @classmethod
     def of(cls, ids: Int[Array, "B T"], real: Bool[Array, "B T"] | None = None) -> "Tokens":

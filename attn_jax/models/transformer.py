@@ -132,10 +132,24 @@ class Transformer(nnx.Module):
         init = initializers.normal(config.d_model**-0.5)
         table = init(rngs.params(), (vocab_size, config.d_model), jnp.float32)
         self.embedding = nnx.Param(table)
+        if config.side_embeddings:
+            table = init(rngs.params(), (2, config.d_model), jnp.float32)
+            self.side_embedding = nnx.Param(table)
 
-    def embed(self, ids: Int[Array, "B T"]) -> Float[Array, "B T D"]:
-        """Returns unit-size embeddings in float32."""
-        return self.embedding[...][ids] * self.config.d_model**0.5
+    def embed(
+        self, ids: Int[Array, "B T"], sides: Int[Array, "B T"] | None = None
+    ) -> Float[Array, "B T D"]:
+        """Returns embeddings in float32, each of unit size: of ids and, if there are any, of sides.
+
+        Raises:
+          ValueError: the model has embeddings of sides, and there are no `sides`.
+        """
+        x_BTD = self.embedding[...][ids]
+        if self.config.side_embeddings:
+            if sides is None:
+                raise ValueError("side_embeddings need tokens that tell their sides")
+            x_BTD += self.side_embedding[...][sides]
+        return x_BTD * self.config.d_model**0.5
 
     def logits(
         self, hidden: Float[Array, "*batch D"], table_DV: Float[Array, "D V"] | None = None
@@ -226,17 +240,22 @@ class SingleStack(Transformer):
           key: of the dropout; None turns it off.
           capture: a list that each layer's attention weights, [B, H, T, T], are appended to.
         """
-        tokens = self.fill_blocks(tokens)
-        return self.stack(self.embed(tokens.ids), tokens, key=key, capture=capture)[0]
+        x_BTD, tokens = self._enter(tokens)
+        return self.stack(x_BTD, tokens, key=key, capture=capture)[0]
 
     def step(self, tokens: Tokens, cache: Cache) -> tuple[Float[Array, "B T D"], Cache]:
         """Reads `tokens` [B, T] after all that the cache holds; returns their hidden states.
 
         The caller sees to it that T more slots are free.
         """
-        tokens = self.fill_blocks(tokens)
+        x_BTD, tokens = self._enter(tokens)
         cache = cache.write_tokens(tokens)
-        return self.stack(self.embed(tokens.ids), tokens, cache=cache)
+        return self.stack(x_BTD, tokens, cache=cache)
+
+    def _enter(self, tokens: Tokens) -> tuple[Array, Tokens]:
+        """Embeds tokens, and leaves them the fields that masks and positions depend on."""
+        x_BTD = self.embed(tokens.ids, tokens.sides)
+        return x_BTD, self.fill_blocks(tokens).replace(sides=None)
 
 
 class Encoder(SingleStack):
@@ -256,12 +275,20 @@ class Decoder(SingleStack):
 
 
 class EncoderDecoder(Transformer):
-    """A bidirectional encoder, and a causal decoder with cross-attention to its output."""
+    """A bidirectional encoder, and a causal decoder with cross-attention to its output.
+
+    With `share_sides` both are the same blocks, of which the decoder alone uses the
+    cross-attention (Raffel et al. 2020, section 3.2.2).
+    """
 
     def __init__(self, config: ModelConfig, vocab_size: int, rngs: nnx.Rngs):
         super().__init__(config, vocab_size, rngs)
-        self.encoder = Stack(config, rngs=rngs)
-        self.decoder = Stack(config, cross=True, rngs=rngs)
+        if config.share_sides:
+            # A block leaves its cross-attention out where there is no memory.
+            self.encoder = self.decoder = Stack(config, cross=True, rngs=rngs)
+        else:
+            self.encoder = Stack(config, rngs=rngs)
+            self.decoder = Stack(config, cross=True, rngs=rngs)
 
     def __call__(
         self,

@@ -54,12 +54,17 @@ class Translation:
 
 @dataclass(frozen=True)
 class CausalTranslation:
-    """One stack that reads `w1 .. wn <eos> <sep> v1 .. vm` left to right, loss on the target only.
+    """One stack that reads `w1 .. wn <eos> <sep> v1 .. vm` left to right, with loss on the target.
+
+    With `source_loss` a next token of the source counts that much, too; the first one has nothing
+    before it, and <sep> after the source is no news. Literature disagrees about it: Gao et al. 2022
+    need it, to Zhang et al. 2022 (https://arxiv.org/abs/2202.00528) it does harm.
 
     The padding between the two stays where it is: fields, not indices, say who sees whom.
     """
 
     specials: Specials
+    source_loss: float = 0.0
 
     kind = "pair"
     architectures = ("decoder",)
@@ -69,7 +74,7 @@ class CausalTranslation:
     @classmethod
     def of(cls, config: ObjectiveConfig, specials: Specials, vocab_size: int):
         """Makes the objective of a config for a tokenizer's ids."""
-        return cls(specials)
+        return cls(specials, config.source_loss)
 
     def __call__(self, pair: Pair, key: Array, first_row: Array | int = 0) -> Batch:
         """Returns the batch for packed pairs; nothing is random, so `key` is not read."""
@@ -77,7 +82,13 @@ class CausalTranslation:
         starts = (target.segments != 0) & (target.positions == 0)
         target = target.replace(ids=jnp.where(starts, self.specials.sep, target.ids))
         S, T = pair.source.ids.shape[1], targets.shape[1]
-        at = jnp.broadcast_to(jnp.arange(S, S + T), targets.shape)
+        first = S
+        if self.source_loss:
+            first = 0
+            next_source, source_weights = next_tokens(pair.source)
+            targets = jnp.concatenate([next_source, targets], axis=1)
+            weights = jnp.concatenate([self.source_loss * source_weights, weights], axis=1)
+        at = jnp.broadcast_to(jnp.arange(first, S + T), targets.shape)
         return Batch(self._join(pair.source, target), targets, weights, at)
 
     def prompt(self, source: Tokens) -> tuple[Tokens, Tokens | None]:
@@ -90,14 +101,20 @@ class CausalTranslation:
         source_prefixes = jax.vmap(_segment_lengths)(source.segments, source.segments)
         target = target.replace(positions=target.positions + prefixes)
         lengths = jnp.concatenate([source_prefixes, prefixes], axis=1)
-        source, target = source.replace(blocks=None), target.replace(blocks=None)
+        source, target = (
+            tokens.replace(blocks=None, sides=jnp.full_like(tokens.ids, side))
+            for side, tokens in enumerate((source, target))
+        )
         joined = jax.tree.map(lambda a, b: jnp.concatenate([a, b], axis=1), source, target)
         return joined.prefix(lengths) if self.mask == "prefix" else joined.causal()
 
 
 @dataclass(frozen=True)
 class PrefixTranslation(CausalTranslation):
-    """The same, but the source is read from both sides."""
+    """The same, but the source is read from both sides, so that its next tokens are no secret.
+
+    `source_loss` must be 0 here.
+    """
 
     mask = "prefix"
 

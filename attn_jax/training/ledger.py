@@ -30,14 +30,14 @@ def training_flops(config: ModelConfig, params: dict, batch: Batch) -> float:
     """
     inputs, source = batch.inputs, batch.source
     kernels = {path: n for path, n in _sizes(params).items() if "kernel" in path}
-    of_source = sum(n for path, n in kernels.items() if "encoder" in path or "['kv']" in path)
-    of_inputs = sum(kernels.values()) - of_source
+    of_source = sum(n for path, n in kernels.items() if _reads_source(path, config))
+    of_inputs = sum(n for path, n in kernels.items() if _reads_target(path))
     pairs = _pairs(inputs, inputs, config.window)
     dense = of_inputs * _real(inputs)
     if source is not None:
         pairs += _pairs(inputs, source) + _pairs(source, source, config.window)
         dense += of_source * _real(source)
-    vocabulary = params["embedding"].size * float(np.sum(batch.weights))
+    vocabulary = params["embedding"].size * float(np.count_nonzero(batch.weights))
     attention = 2 * config.d_model * config.num_layers * pairs  # scores, and weighted values
     return 3 * 2 * (dense + vocabulary + attention)
 
@@ -55,6 +55,15 @@ def order_fingerprint(batches: Iterator, count: int = 8) -> str:
         for leaf in jax.tree.leaves(batch):
             found.update(np.ascontiguousarray(leaf).tobytes())
     return found.hexdigest()[:16]
+
+
+def _reads_source(path: str, config: ModelConfig) -> bool:
+    """Whether an encoder-decoder applies this kernel to source tokens; a shared one to both."""
+    return "['kv']" in path or "encoder" in path or (config.share_sides and "['cross']" not in path)
+
+
+def _reads_target(path: str) -> bool:
+    return "['kv']" not in path and "encoder" not in path
 
 
 def _sizes(params: dict) -> dict[str, int]:

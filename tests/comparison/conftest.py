@@ -213,6 +213,8 @@ def _translation(run: Run) -> dict:
         "exact_match": exact,
         "bleu": exact + 1.7,
         "bleu_signature": "nrefs:1|case:mixed|tok:13a",
+        "bleu_tokenized": exact + 1.2,
+        "bleu_tokenized_signature": "nrefs:1|case:lc|tok:none",
         "chrf": exact + 2.2,
         "chrf_signature": "nrefs:1|nc:6",
         "copy_exact_match": 3.1,

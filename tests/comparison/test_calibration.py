@@ -7,8 +7,8 @@ import pytest
 from tiny_runs import run_module
 
 from attn_jax.comparison.calibration import binomial_interval, calibrate, rates, table
-from attn_jax.comparison.kept_items import arm_items
 from attn_jax.comparison.items import Items, bootstrap
+from attn_jax.comparison.kept_items import arm_items
 from attn_jax.errors import InputError
 
 SPLITS = 200

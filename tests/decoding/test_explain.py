@@ -7,7 +7,9 @@ import pytest
 from oracles import PAD, strip, tokens_of
 from test_beam import NEW, SOURCES, Case
 
+from attn_jax.decoding.beam import Beam, beam_search
 from attn_jax.decoding.explain import explain, is_written
+from attn_jax.objectives.translation import CausalTranslation, PrefixTranslation
 
 
 @pytest.mark.slow
@@ -50,6 +52,19 @@ def test_scores_and_cross_attention_of_what_was_written(tiny):
         attention[0, row, :, :, :1], np.asarray(captured[1])[0][:, at], atol=1e-5
     )
     assert (attention[0, row, :, :, 1:] == 0).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("objective", [CausalTranslation, PrefixTranslation])
+def test_a_beam_scores_joined_pairs_with_sides_as_one_pass_does(tiny, specials, objective):
+    model = tiny(num_layers=1, side_embeddings=True)
+    prompt, _ = objective(specials).prompt(tokens_of(SOURCES, 5))
+    beam, eos = Beam(size=2, length_penalty=0.0), specials.eos
+    found = beam_search(model, prompt, beam=beam, max_new=4, eos=eos, pad=PAD)
+    told = explain(model, prompt, found.ids[:, 0], eos=eos)
+    np.testing.assert_allclose(found.scores[:, 0], told.log_probs.sum(axis=1), atol=1e-4)
+    other = explain(model, prompt.replace(sides=1 - prompt.sides), found.ids[:, 0], eos=eos)
+    assert abs(other.log_probs - told.log_probs).max() > 1e-3
 
 
 def test_a_text_is_written_up_to_its_first_eos():

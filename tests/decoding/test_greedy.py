@@ -30,9 +30,11 @@ def slow_greedy(model, rows, source=None, prefix=None, eos=NEVER, pad=6):
         return jnp.argmax(model.logits(model(tokens, source)), -1)
 
     rows, written = [list(row) for row in rows], [[] for _ in rows]
-    width = max(map(len, rows)) + NEW - 1
+    width, starts = max(map(len, rows)) + NEW - 1, [len(row) for row in rows]
     for _ in range(NEW):
-        best = np.asarray(run(tokens_of(rows, width)))
+        # Of a joined pair, the target begins with the last token of the prompt.
+        sides = jnp.arange(width)[None] >= jnp.array(starts)[:, None] - 1
+        best = np.asarray(run(tokens_of(rows, width).replace(sides=sides.astype(jnp.int32))))
         for i, row in enumerate(rows):
             finished = eos in written[i]
             written[i].append(pad if finished else int(best[i, len(row) - 1]))
@@ -117,8 +119,10 @@ def test_decoding_stops_when_all_rows_are_finished(tiny):
 SOURCES = [[10, 11, 12, 13, 3], [15, 3], [16, 17, 3], [3], [19, 20, 21, 3], [11, 10, 3]]
 
 
-def test_an_encoder_decoder_equals_a_slow_loop(specials, tiny):
-    model = tiny(architecture="encoder_decoder", positions="sinusoidal", num_layers=1)
+@pytest.mark.parametrize("share_sides", [False, True])
+def test_an_encoder_decoder_equals_a_slow_loop(specials, tiny, share_sides):
+    fields = {"architecture": "encoder_decoder", "positions": "sinusoidal"}
+    model = tiny(**fields, num_layers=1, share_sides=share_sides)
     prompt, source = jax.jit(Translation(specials).prompt)(tokens_of(SOURCES, 5))
     written = greedy(model, prompt, source, max_new=NEW, eos=NEVER, pad=6)
     expected = slow_greedy(model, [[specials.bos]] * 6, source)
@@ -126,9 +130,10 @@ def test_an_encoder_decoder_equals_a_slow_loop(specials, tiny):
     assert len({tuple(row) for row in expected.tolist()}) > 1  # the source matters
 
 
+@pytest.mark.parametrize("sides", [False, True])
 @pytest.mark.parametrize("mask", ["causal", "prefix"])
-def test_joined_translation_equals_a_slow_loop(specials, tiny, mask):
-    model = tiny(positions="learned", num_layers=1)
+def test_joined_translation_equals_a_slow_loop(specials, tiny, mask, sides):
+    model = tiny(positions="learned", num_layers=1, side_embeddings=sides)
     prompt, source = jax.jit(JOINED[mask](specials).prompt)(tokens_of(SOURCES, 5))
     written = greedy(model, prompt, source, max_new=NEW, eos=NEVER, pad=6)
     lengths = jnp.array([[len(row)] for row in SOURCES])

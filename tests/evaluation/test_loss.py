@@ -93,6 +93,19 @@ def test_translation_equals_a_loop_over_pairs(tiny_data, make_subject):
     assert found["items"] == len(subject.dataset.texts("validation")) == 3
 
 
+def test_only_the_target_side_is_scored_whatever_is_trained_on(tiny_data, make_subject):
+    fields = TRANSLATION | {"model.architecture": "decoder"}
+    fields |= {"objective.name": "causal_translation"}
+    found = []
+    for source_loss in (0.0, 0.5):
+        config = tiny_data.config(**fields, objective__source_loss=source_loss)
+        subject, params = make_subject(config)
+        assert subject.objective.source_loss == source_loss
+        found.append(Loss(subject).run(params))
+    assert found[0] == found[1]
+    assert found[0]["scored"] == "target side"
+
+
 @pytest.mark.parametrize("objective", ["causal_lm", "masked_lm"])
 def test_the_size_of_batches_does_not_matter(tiny_data, make_subject, objective):
     results = []

@@ -44,6 +44,7 @@ MODELS = [
     {"architecture": "encoder_decoder", "positions": "learned", "activation": "relu"},
     {"architecture": "encoder_decoder", "positions": "sinusoidal", "norm_position": "post"},
     {"architecture": "encoder_decoder", "positions": "none", "norm": "rms", "bias": True},
+    {"architecture": "encoder_decoder", "positions": "rotary", "share_sides": True},
 ]
 
 
@@ -184,6 +185,47 @@ def test_encoder_decoder_blocks_rule_the_target_and_never_the_source(tiny):
     assert abs(model(tokens.bidirectional(), SOURCE) - causal).max() > 1e-3
 
 
+def of_encoder(path):
+    """Where an encoder of its own has what is shared at this path."""
+    return ("encoder", *path[1:])
+
+
+def test_shared_sides_are_two_sides_with_the_same_weights(tiny):
+    """Oracle: two stacks into which the weights are copied, whose gradients add up."""
+    fields = {"architecture": "encoder_decoder", "positions": "learned"}
+    shared, apart = tiny(**fields, share_sides=True), tiny(**fields)
+    weights = dict(nnx.to_flat_state(nnx.state(shared)))
+    assert {path[0] for path in weights} == {"decoder", "embedding"}
+    copied = {
+        path: weights.get(path, weights.get(("decoder", *path[1:]))) for path in layout(apart)
+    }
+    apart = nnx.merge(nnx.graphdef(apart), nnx.from_flat_state(copied))
+    (_, hidden), gradient = values_and_gradients(shared, PACKED, SOURCE)
+    (_, expected), gradients = values_and_gradients(apart, PACKED, SOURCE)
+    np.testing.assert_allclose(hidden, expected, atol=1e-6)
+    gradients = {path: leaf[...] for path, leaf in nnx.to_flat_state(gradients)}
+    for path, leaf in nnx.to_flat_state(gradient):
+        uses = gradients[path] + gradients.get(of_encoder(path), 0)
+        np.testing.assert_allclose(leaf[...], uses, rtol=1e-4, atol=1e-4)
+    added = [gradients[of_encoder(path)] for path in weights if of_encoder(path) in gradients]
+    assert all(abs(x).max() > 1e-4 for x in added)
+
+
+def test_embeddings_of_sides_come_on_top_of_those_of_tokens(tiny):
+    model = tiny(side_embeddings=True)
+    sides = jnp.tile(jnp.array([[0, 0, 0, 1, 1, 1]]), (T, 1))
+    embedded, plain = model.embed(PLAIN.ids, sides), tiny().embed(PLAIN.ids)
+    added = np.asarray(model.side_embedding[...])[np.asarray(sides)] * 8**0.5
+    table = np.asarray(model.embedding[...])[np.asarray(PLAIN.ids)] * 8**0.5
+    np.testing.assert_allclose(embedded, table + added, atol=1e-6)
+    assert plain.shape == embedded.shape
+    told, other = (PLAIN.replace(sides=s) for s in (sides, 1 - sides))
+    assert abs(model(told) - model(other)).max() > 1e-3
+    assert np.array_equal(tiny()(told), tiny()(PLAIN))  # which has none
+    with pytest.raises(ValueError, match="sides"):
+        model(PLAIN)
+
+
 @pytest.mark.parametrize("width", [64, 61])
 @pytest.mark.parametrize("rate", [0.1, 0.5])
 def test_dropout_rate_mean_and_independence(rate, width):
@@ -273,9 +315,10 @@ def values_and_gradients(model, tokens, source):
 
 
 @pytest.mark.slow
-def test_scanned_and_rematerialized_layers_have_the_same_parameters_and_results(tiny):
+@pytest.mark.parametrize("share_sides", [False, True])
+def test_scanned_and_rematerialized_layers_have_the_same_parameters_and_results(tiny, share_sides):
     fields = {"architecture": "encoder_decoder", "dropout": 0.2, "norm": "rms"}
-    fields |= {"activation": "relu", "positions": "none"}
+    fields |= {"activation": "relu", "positions": "none", "share_sides": share_sides}
     expected = values_and_gradients(tiny(**fields), PACKED, SOURCE)
     for how in ({"scan_layers": True, "remat": "block"}, {"remat": "products"}):
         model = tiny(**fields, **how)

@@ -102,6 +102,49 @@ def test_joined_pairs_are_source_sep_target(specials, mask, rows, gap):
         assert batch.targets[row, counted].tolist() == [*TARGETS[i], specials.eos]
         assert batch.at[row, counted].tolist() == columns[n:].tolist()
     assert batch.weights.sum() == sum(len(words) + 1 for words in TARGETS)
+    sides = batch.inputs.sides
+    assert (sides[:, :12] == 0).all()
+    assert (sides[:, 12:] == 1).all()
+
+
+@LAYOUTS
+def test_a_loss_on_the_source_counts_its_next_tokens(specials, rows, gap):
+    pair = make_pair(specials, rows, gap)
+    plain = call(CausalTranslation(specials), pair)
+    batch = call(CausalTranslation(specials, source_loss=0.25), pair)
+    jax.tree.map(np.testing.assert_array_equal, batch.inputs, plain.inputs)
+    assert (batch.at[0] == np.arange(12 + 14)).all()  # every column
+    jax.tree.map(  # and of the target nothing changes
+        lambda a, b: np.testing.assert_array_equal(a[:, 12:], b),
+        (batch.at, batch.targets, batch.weights),
+        (plain.at, plain.targets, plain.weights),
+    )
+    for i, row, segment in places(rows):
+        columns = of_segment(batch.inputs, row, segment)[: len(SOURCES[i]) + 1]
+        *predicting, last = columns
+        ids = batch.inputs.ids[row, columns]
+        assert batch.targets[row, predicting].tolist() == ids[1:].tolist()
+        assert (batch.weights[row, predicting] == 0.25).all()
+        assert batch.weights[row, last] == 0  # <sep> always follows <eos>
+    assert batch.weights[:, :12].sum() == 0.25 * sum(map(len, SOURCES))
+
+
+def test_no_source_token_is_predicted_from_a_state_that_has_seen_it(specials, tiny):
+    """Of a causal mask. Negative control: under a prefix mask it would be."""
+    model = tiny(num_layers=1)
+    batch = call(CausalTranslation(specials, source_loss=1.0), make_pair(specials, PACKED, gap=1))
+    ids = jnp.asarray(batch.inputs.ids)
+    graph, params = nnx.split(model)
+    for inputs, leaks in ((batch.inputs, False), (batch.inputs.replace(blocks=0 * ids), True)):
+        hidden = np.asarray(run(graph, params, inputs))
+        found = False
+        for row, at in np.argwhere(batch.weights > 0):
+            if at > 3:
+                continue  # the first columns are enough
+            column = np.flatnonzero(batch.inputs.segments[row, at + 1 :])[0] + at + 1
+            changed = run(graph, params, inputs.replace(ids=ids.at[row, column].set(70)))
+            found |= bool(abs(np.asarray(changed)[row, at] - hidden[row, at]).max() > 1e-4)
+        assert found == leaks
 
 
 @partial(jax.jit, static_argnums=0)

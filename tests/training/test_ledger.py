@@ -51,6 +51,10 @@ def test_parameters_by_hand(tiny):
     _, params = params_of(tiny, architecture="encoder_decoder")
     cross = L * (D * D + D * 2 * D + D * D + D)
     assert count_parameters(params)[1] == 2 * inside + cross
+    _, params = params_of(tiny, architecture="encoder_decoder", share_sides=True)
+    assert count_parameters(params) == (table + inside + cross, inside + cross)
+    _, params = params_of(tiny, side_embeddings=True)
+    assert count_parameters(params) == (table + 2 * D + inside, inside)
 
 
 @pytest.mark.parametrize("n", [1, 5, 8])
@@ -81,9 +85,13 @@ def test_flops_of_packed_documents_are_those_of_each(tiny):
     assert flops == 3 * 2 * (7 * L * BLOCK + 2 * D * L * (3 * 3 + 4 * 4))
 
 
-def test_flops_of_an_encoder_decoder_by_hand(tiny):
-    """A source of 5 tokens, and 3 of a target of which all count."""
-    config, params = params_of(tiny, architecture="encoder_decoder")
+@pytest.mark.parametrize("share_sides", [False, True])
+def test_flops_of_an_encoder_decoder_by_hand(tiny, share_sides):
+    """A source of 5 tokens, and 3 of a target of which all count.
+
+    Shared weights are fewer parameters and as many operations.
+    """
+    config, params = params_of(tiny, architecture="encoder_decoder", share_sides=share_sides)
     batch = batch_of(row(3).causal(), 3, source=row(5).bidirectional())
     dense = 5 * L * BLOCK + 3 * L * BLOCK  # each side its own stack
     cross = L * (5 * 2 * D * D + 3 * (D * D + D * D))  # keys and values; queries and output
@@ -91,6 +99,13 @@ def test_flops_of_an_encoder_decoder_by_hand(tiny):
     assert training_flops(config, params, batch) == 3 * 2 * (
         dense + cross + 3 * V * D + 2 * D * L * pairs
     )
+
+
+def test_a_target_of_less_weight_costs_as_much(tiny):
+    config, params = params_of(tiny)
+    batch = batch_of(row(5).causal(), 3)
+    lighter = batch.replace(weights=batch.weights / 2)
+    assert training_flops(config, params, lighter) == training_flops(config, params, batch)
 
 
 def test_flops_are_those_that_xla_counts_where_nothing_is_masked():

@@ -4,6 +4,7 @@ import importlib.util
 from collections.abc import Iterator
 
 import tensorflow_datasets as tfds
+import tensorflow_datasets.translate  # TFDS itself registers WMT and others only with TensorFlow
 
 from attn_jax.config import DataConfig
 from attn_jax.data.sources.builder import first_line, prepare, quiet
