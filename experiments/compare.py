@@ -6,6 +6,7 @@ Finished runs are skipped, so it can be stopped and started again, and several p
 started on the same directory share the work.
 """
 
+import sys
 from pathlib import Path
 
 from absl import flags
@@ -37,8 +38,10 @@ def main() -> None:
     root = Path(WORKDIR.value)
     comparison = Comparison(studies(launch.config_value(CONFIG)), SEEDS.value, root)
     if PRINT_COMMANDS.value:
-        for run in comparison.open_runs():
-            print(command(run))
+        runs = comparison.open_runs()
+        print("".join(f"{command(run)}\n" for run in runs), end="")
+        if not runs:
+            print("no run is left: without --print_commands it reports", file=sys.stderr)
         return
     comparison.train(WORKERS.value)
     collected = comparison.collect()

@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing import get_context
@@ -110,7 +110,7 @@ def _attempt(config: Config, workdir: Path, may_diverge: bool) -> bool:
 
 
 def _watch(
-    pool: ProcessPoolExecutor,
+    pool: Executor,
     runs: Sequence[RunSpec],
     workers: int,
     may_diverge: bool,
