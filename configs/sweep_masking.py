@@ -1,8 +1,9 @@
 """Whether one learning rate is fair to all three arms of compare_masking.py.
 
 Encoder, decoder and prefix LM are each tuned on the same five learning rates around the one that
-compare_masking.py uses, with 300 updates, and then compared at their best with two other seeds.
-21 short runs.
+compare_masking.py uses, with 300 updates, and then compared at their best with two other seeds:
+21 short runs, an estimated 9 minutes on two cores. If the learning rate there is fair, no arm gains
+more than about 0.05 bits elsewhere on the grid.
 
 python -m experiments.compare --config=configs/sweep_masking.py --workdir=runs/sweep
 """

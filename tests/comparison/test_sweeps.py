@@ -253,7 +253,7 @@ def test_the_report_shows_choice_sensitivity_and_warning(rendered):
     html = rendered({"decoder": (3.2, 3.1, None), "encoder": (2.9, 2.8, 2.7)})
     section = html[html.index("<h3>Tuning</h3>") : html.index("<h3>Declared differences")]
     assert "with seed 100, no seed of the other results" in section
-    assert "judged by loss, nats on the validation split: lower is better" in section
+    assert "judged on the validation split (loss, nats): lower is better" in section
     assert f"The best {RATE} of the encoder, 0.01, is the largest of the grid" in section
     assert section.count("<svg") == 1
     rows = re.findall(r"<tr><td class=\"n\">([\d.]+)</td>(.*?)</tr>", section, re.DOTALL)
