@@ -34,14 +34,15 @@ def open_run(workdir: Path, config: Config, check_only: bool = False) -> None:
       InputError: the directory holds a run of another config; names the fields that differ.
     """
     path = workdir / "config.json"
-    if path.exists():
-        refuse_other_config(workdir, config)
-        return
     # A kill may have left the lock alone, or with a part of config.json.
-    if workdir.exists() and (
+    foreign = workdir.exists() and (
         not workdir.is_dir()
         or any(f.name != LOCK and f.suffix != ".partial" for f in workdir.iterdir())
-    ):
+    )
+    if path.exists():  # looked for last: another process may just have made it
+        refuse_other_config(workdir, config)
+        return
+    if foreign:
         raise InputError(f"workdir = {workdir}: exists, and is not a run directory")
     if check_only:
         return

@@ -8,12 +8,13 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 from compilation import environment
 
 from attn_jax.config import Config
-from attn_jax.errors import DivergedError, HeldError
+from attn_jax.errors import DivergedError, HeldError, InputError
 from attn_jax.locks import hold, is_held
 from attn_jax.training import many
 from attn_jax.training.loop import train
@@ -194,6 +195,22 @@ def test_a_divergence_ends_the_others_unless_it_is_allowed(trained, runs, monkey
     with pytest.raises(DivergedError, match="a diverged"):
         many.train_all(runs, workers=1)
     many.train_all(runs, workers=1, may_diverge=True)
+
+
+def test_a_directory_that_another_process_is_just_making_is_not_foreign(monkeypatch, tmp_path):
+    config, usual = Config(), Path.iterdir
+
+    def late(folder):
+        monkeypatch.setattr(Path, "iterdir", usual)
+        open_run(tmp_path, config)  # the other process
+        return usual(folder)
+
+    monkeypatch.setattr(Path, "iterdir", late)
+    open_run(tmp_path, config)
+    (tmp_path / "config.json").unlink()
+    (tmp_path / "thesis.txt").touch()
+    with pytest.raises(InputError, match="is not a run directory"):
+        open_run(tmp_path, config)
 
 
 def test_what_a_kill_left_half_written_is_no_obstacle(tiny_data, tmp_path):
