@@ -8,8 +8,16 @@ class InputError(ValueError):
     """A flag, a config field or an input file is wrong; the message names it in one line."""
 
 
+class HeldError(InputError):
+    """Another process is training in the run directory."""
+
+
 class WorkError(RuntimeError):
     """The work itself failed; the message says what was saved and how to go on."""
+
+
+class DivergedError(WorkError):
+    """The loss of a run is not finite, and the same run would only come to that again."""
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:

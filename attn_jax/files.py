@@ -2,6 +2,7 @@
 
 import json
 import os
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,8 @@ def refuse_unwritable(name: str, path: Path) -> None:
 
 
 def _partial(path: Path) -> Path:
-    return path.with_name(f"{path.name}.{os.getpid()}.partial")
+    # Not by process id: another machine may write the same file of a shared file system.
+    return path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.partial")
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -14,7 +14,7 @@ from absl import flags
 
 from attn_jax import launch
 from attn_jax.comparison.calibration import as_json, calibrate, table
-from attn_jax.comparison.item_files import arm_items
+from attn_jax.comparison.kept_items import arm_items
 
 WORKDIR = flags.DEFINE_string("workdir", None, "Comparison directory, or that of one study in it.")
 ARM = flags.DEFINE_string("arm", "", "Whose runs to split; empty: the first of the directory.")

@@ -2,18 +2,21 @@
 
 python -m experiments.compare --config=configs/compare_masking.py --workdir=DIR [--seeds=0,1,2]
 
-Finished runs are skipped, so it can be stopped and started again.
+Finished runs are skipped, so it can be stopped and started again, and several processes that are
+started on the same directory share the work.
 """
 
+import sys
 from pathlib import Path
 
 from absl import flags
 
 from attn_jax import launch
-from attn_jax.comparison.arms import check_runs, is_finished, plan, studies
-from attn_jax.comparison.collect import collect, write_comparison
+from attn_jax.comparison.arms import studies
+from attn_jax.comparison.collect import write_comparison
+from attn_jax.comparison.commands import command
 from attn_jax.comparison.report import write_report
-from attn_jax.training.many import train_all
+from attn_jax.comparison.stages import Comparison
 
 CONFIG = launch.define_config("A study, or several, of configs/.")
 WORKDIR = flags.DEFINE_string("workdir", None, "Comparison directory, made if need be.")
@@ -21,24 +24,27 @@ SEEDS = flags.DEFINE_string("seeds", "", "Comma-separated; empty: those of the s
 WORKERS = flags.DEFINE_integer(
     "workers", 0, "Runs at once; 0: one a core on CPU, one on an accelerator.", lower_bound=0
 )
+PRINT_COMMANDS = flags.DEFINE_bool(
+    "print_commands",
+    False,
+    "Train nothing; print a command for every run that can begin. Once they are done it prints "
+    "those of the next stage: a study's final runs follow its sweep.",
+)
 flags.mark_flags_as_required(["config", "workdir"])
 
 
 def main() -> None:
     """Trains what is missing, checks that the runs can be compared, and reports."""
     root = Path(WORKDIR.value)
-    found = studies(launch.config_value(CONFIG))
-    several = len(found) > 1
-    plans = {
-        name: plan(study, SEEDS.value, root / name if several else root)
-        for name, study in found.items()
-    }
-    runs = [run for planned in plans.values() for run in planned if not is_finished(run)]
-    train_all([(run.config, run.directory) for run in runs], WORKERS.value)
-    collected = {}
-    for name, runs in plans.items():
-        check_runs(runs)
-        collected[name] = collect(runs)
+    comparison = Comparison(studies(launch.config_value(CONFIG)), SEEDS.value, root)
+    if PRINT_COMMANDS.value:
+        runs = comparison.open_runs()
+        print("".join(f"{command(run)}\n" for run in runs), end="")
+        if not runs:
+            print("no run is left: without --print_commands it reports", file=sys.stderr)
+        return
+    comparison.train(WORKERS.value)
+    collected = comparison.collect()
     write_comparison(root / "comparison.json", collected)
     write_report(root / "report.html", collected)
     print(f"report: {root / 'report.html'}")

@@ -13,6 +13,7 @@ from flax import nnx
 from tiny_runs import ROOT, run_module
 
 from attn_jax.comparison.arms import Study, plan, studies
+from attn_jax.comparison.sweeps import plan_sweep
 from attn_jax.config import Config, diff, flatten, from_dict, set_field, to_dict, with_fields
 from attn_jax.data.tokenizers import ByteTokenizer
 from attn_jax.errors import InputError
@@ -41,6 +42,8 @@ def arms_of(path, root=Path("nowhere")):
     if isinstance(config, Config):
         return {path.stem: validate(config)}
     planned = [plan(study, "", root) for study in studies(config).values()]
+    for study in studies(config).values():
+        assert len(plan_sweep(study, "", root)) >= (2 * len(study.arms) if study.grid else 0)
     return {f"{run.study.name}/{run.arm}": run.config for runs in planned for run in runs}
 
 

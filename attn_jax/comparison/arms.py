@@ -1,8 +1,8 @@
 """Studies: arms that may differ only in declared fields, planned as runs and checked afterwards.
 
 An arm is the study's base config with a few fields changed. `plan` refuses arms that differ in
-more than the study declares; `check_runs` refuses finished runs that did not see the same data,
-were not scored on the same tokens, or are not the runs that were planned.
+more than the study declares or tunes on its grid; `check_runs` refuses finished runs that did not
+see the same data, were not scored on the same tokens, or are not the runs that were planned.
 """
 
 import dataclasses
@@ -13,6 +13,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+from attn_jax.comparison.grid import Point, point_name
 from attn_jax.comparison.metrics import MARGINS, METRICS, pattern_of
 from attn_jax.comparison.runs import read_results
 from attn_jax.config import Config, Section, check_types, diff, flatten, names_in, with_fields
@@ -35,6 +36,10 @@ class Study(Section):
     seeds: str = "0,1"  # comma-separated; arms are paired by seed
     # metric in which arms are compared -> difference within which they are on par; 0: never
     margins: dict[str, float] = field(default_factory=MARGINS.copy)
+    # dotted config field -> its values; every arm is tuned on all of their combinations
+    grid: dict[str, tuple] = field(default_factory=dict)
+    grid_seeds: str = "100"  # comma-separated, none of `seeds`: those of the runs to tune by
+    grid_metric: str = "loss/loss"  # EVALUATOR/NUMBER: the validation result to tune by
 
     def arm_config(self, arm: str) -> Config:
         """Returns the config of one arm, not yet validated, as an experiment of its own."""
@@ -43,16 +48,25 @@ class Study(Section):
 
 @dataclass(frozen=True)
 class Run:
-    """One arm with one seed: its validated config and the directory it lives in."""
+    """One arm with one seed: its validated config and the directory it lives in.
+
+    point: the values of the study's grid; empty without one.
+    """
 
     study: Study
     arm: str
     seed: int
     config: Config
     directory: Path
+    point: Point = field(default_factory=dict)
 
     def __str__(self) -> str:
-        return f"{self.arm}/seed-{self.seed}"
+        return str(place(self.arm, self.seed, self.point))
+
+
+def place(arm: str, seed: int, point: Point) -> Path:
+    """Returns where a run lies in the directory of its study: `ARM[/POINT]/seed-N`."""
+    return Path(arm, point_name(point), f"seed-{seed}")  # an empty part vanishes
 
 
 def studies(config: Any) -> dict[str, Study]:
@@ -68,28 +82,38 @@ def studies(config: Any) -> dict[str, Study]:
     return found
 
 
-def plan(study: Study, seeds: str, root: Path) -> list[Run]:
-    """Returns the runs of a study, in `root/ARM/seed-N`, seed by seed.
+def plan(study: Study, seeds: str, root: Path, chosen: dict[str, Point] | None = None) -> list[Run]:
+    """Returns the runs of a study, in `root/ARM[/POINT]/seed-N`, seed by seed.
 
     Args:
       study: what is compared.
       seeds: comma-separated, e.g. "0,1,2"; empty means the study's own.
       root: directory of the comparison.
+      chosen: arm -> the point of the grid that it was tuned to.
 
     Raises:
       InputError: one line naming the study and what is wrong with its arms, fields or seeds.
     """
     _check_types(study)
     _check_margins(study)
-    numbers = _parse_seeds(seeds or study.seeds)
+    numbers = parse_seeds(seeds or study.seeds)
     _check_names(study)
+    tuned = chosen or {arm: {} for arm in study.arms}
     runs = []
     for seed in numbers:
-        configs = {arm: _arm_config(study, arm, seed) for arm in study.arms}
-        _refuse_undeclared(study, configs)
-        for arm, config in configs.items():
-            runs.append(Run(study, arm, seed, config, root / arm / f"seed-{seed}"))
+        same_seed = [plan_run(study, arm, seed, root, tuned[arm]) for arm in study.arms]
+        _refuse_undeclared(study, {run.arm: run.config for run in same_seed})
+        runs += same_seed
     return runs
+
+
+def plan_run(
+    study: Study, arm: str, seed: int, root: Path, point: Point, split: str | None = None
+) -> Run:
+    """Returns the run of an arm at a point of the grid; evaluated on `split` if there is one."""
+    changes = {**point, "train.seed": seed} | ({"eval.split": split} if split else {})
+    config = _arm_config(study, arm, changes)
+    return Run(study, arm, seed, config, root / place(arm, seed, point), point)
 
 
 def is_finished(run: Run) -> bool:
@@ -115,12 +139,11 @@ def check_runs(runs: list[Run]) -> None:
     for seed in {run.seed for run in finished}:
         stored = {str(r): read_config(r.directory) for r in finished if r.seed == seed}
         _refuse_undeclared(runs[0].study, stored)
-    _refuse_unequal_facts({str(run): _facts(run) for run in finished})
-    for seed in {run.seed for run in finished}:
-        _refuse_unequal_facts({str(r): _order(r) for r in finished if r.seed == seed})
+    refuse_unequal_facts(finished)
 
 
-def _parse_seeds(text: str) -> list[int]:
+def parse_seeds(text: str) -> list[int]:
+    """Returns the seeds of a comma-separated list; raises InputError for anything else."""
     parts = names_in(text)
     if not all(part.isdecimal() for part in parts):
         raise InputError(f"seeds = {text!r}: expected comma-separated numbers such as 0,1,2")
@@ -183,11 +206,11 @@ def _check_names(study: Study) -> None:
             raise InputError(f"study {study.name!r}: declares unknown field {name!r}{hint}")
 
 
-def _arm_config(study: Study, arm: str, seed: int) -> Config:
+def _arm_config(study: Study, arm: str, changes: dict[str, Any]) -> Config:
     try:
         if "train.seed" in study.arms[arm]:
             raise InputError("train.seed: arms share their seeds; set the study's instead")
-        return validate(with_fields(study.arm_config(arm), {"train.seed": seed}))
+        return validate(with_fields(study.arm_config(arm), changes))
     except InputError as error:
         raise InputError(f"study {study.name!r}, arm {arm!r}: {error}") from error
 
@@ -195,7 +218,7 @@ def _arm_config(study: Study, arm: str, seed: int) -> Config:
 def _refuse_undeclared(study: Study, configs: dict[str, Config]) -> None:
     for (name_a, a), (name_b, b) in combinations(configs.items(), 2):
         for dotted, (in_a, in_b) in diff(a, b).items():
-            if dotted not in study.declared:
+            if dotted not in (*study.declared, *study.grid):
                 raise InputError(
                     f"study {study.name!r}: {name_a!r} and {name_b!r} differ in {dotted}, "
                     f"{in_a!r} against {in_b!r}, which is not declared (in `declared` of the study)"
@@ -218,7 +241,14 @@ def _listed(seeds: list[int]) -> str:
     return ",".join(map(str, sorted(seeds))) or "none"
 
 
-def _refuse_unequal_facts(facts: dict[str, dict[str, Any]]) -> None:
+def refuse_unequal_facts(runs: list[Run]) -> None:
+    """Raises InputError unless finished runs saw the same data and were scored on the same."""
+    _refuse_unequal({str(run): _facts(run) for run in runs})
+    for seed in {run.seed for run in runs}:
+        _refuse_unequal({str(run): _order(run) for run in runs if run.seed == seed})
+
+
+def _refuse_unequal(facts: dict[str, dict[str, Any]]) -> None:
     for (run_a, a), (run_b, b) in combinations(facts.items(), 2):
         for name in [name for name in a if name in b]:
             if a[name] != b[name]:

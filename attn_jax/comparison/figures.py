@@ -16,6 +16,8 @@ from attn_jax.comparison.runs import Number
 
 PALETTE = ("#1f6fb2", "#d1582c", "#2f8f5b", "#8657b8", "#b1841c", "#c04a86", "#3b9aa3", "#6b6f76")
 
+LEARNING_RATE = "optimizer.learning_rate"
+
 INK, FAINT = "#3b434d", "#dfe3e8"
 
 HEAT = LinearSegmentedColormap.from_list("heat", ("#ffffff", "#a9cbe8", "#1f6fb2", "#0c2f55"))
@@ -127,6 +129,51 @@ def _draw(axes: Axes, curve: Curve, color: str) -> None:
         return
     axes.plot(x, mean, color=color, linewidth=2)
     axes.fill_between(x, low, high, color=color, alpha=0.18, lw=0)
+
+
+def sensitivity(
+    by_arm: dict[str, list[tuple[Number | str, Number | None]]],
+    palette: dict[str, str],
+    field: str,
+    label: str,
+) -> str:
+    """Draws quality against the value of a field, a line for every arm.
+
+    The axis is logarithmic for learning rates and wherever positive values span a factor of ten;
+    values that are no numbers stand side by side.
+
+    Args:
+      by_arm: arm -> (value, score); a score of None is a cross at the upper edge.
+      palette: arm -> color.
+      field: what the horizontal axis shows.
+      label: what the vertical axis shows.
+
+    Returns:
+      SVG text.
+    """
+    values = list(dict.fromkeys(value for points in by_arm.values() for value, _ in points))
+    numeric = all(isinstance(value, Number) and not isinstance(value, bool) for value in values)
+    places = {value: value if numeric else place for place, value in enumerate(values)}
+    with rc_context(STYLE | {"svg.hashsalt": field}):
+        figure = Figure(figsize=(5.4, 3.2), layout="constrained")
+        axes = figure.subplots()
+        positive = numeric and min(values) > 0
+        if positive and (field == LEARNING_RATE or max(values) >= 10 * min(values)):
+            axes.set_xscale("log")
+        ends = {}
+        for arm, points in by_arm.items():
+            points = sorted((places[value], score) for value, score in points)
+            drawn = [(x, score) for x, score in points if score is not None]
+            axes.plot(*zip(*drawn, strict=True), "o-", color=palette[arm], linewidth=2)
+            lost = [x for x, score in points if score is None]
+            edge = {"transform": axes.get_xaxis_transform(), "clip_on": False}
+            axes.plot(lost, [1] * len(lost), "x", color=palette[arm], markersize=8, **edge)
+            ends[arm] = (drawn[-1][1], palette[arm])
+        axes.set_xticks(list(places.values()), [_visible(f"{v}") for v in places])
+        axes.minorticks_off()
+        axes.set(xlabel=field, ylabel=label)
+        _label_ends(axes, ends)
+        return _svg(figure, f"{label} over {field}: {', '.join(by_arm)}")
 
 
 def attention(found: dict[str, Any], title: str) -> str:

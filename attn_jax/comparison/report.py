@@ -7,7 +7,7 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from attn_jax.comparison import figures, wording
+from attn_jax.comparison import figures, sensitivity, wording
 from attn_jax.comparison.budgets import BUDGETS
 from attn_jax.comparison.collect import MASKS
 from attn_jax.comparison.metrics import METRICS, OWN_BITS, matching, metric_of
@@ -66,6 +66,7 @@ def _view(name: str, study: Json, palette: dict[str, str]) -> Json:
         "shown": _shown_masks(study["masks"]),
         "attention": _attention(study["examples"]["attention"]),
         "machine": _machine(study["provenance"]),
+        "sweep": sensitivity.view(study.get("sweep"), palette),
     }
 
 

@@ -21,7 +21,7 @@ from attn_jax.config import Config
 from attn_jax.data.pipeline import Dataset, open_dataset
 from attn_jax.data.tokenizers import FILE as TOKENIZER_FILE
 from attn_jax.data.tokenizers import load_tokenizer
-from attn_jax.errors import WorkError
+from attn_jax.errors import DivergedError, WorkError
 from attn_jax.evaluation.evaluators import Evaluation, refuse_unfit, split_items
 from attn_jax.files import write_whole
 from attn_jax.models.kernels import check_kernel
@@ -39,11 +39,14 @@ from attn_jax.training.optimizers import make_optimizer, make_schedule
 from attn_jax.training.parallel import make_parallel
 from attn_jax.training.reporter import Reporter, Totals, refuse_not_finite
 from attn_jax.training.run_directory import (
+    DIVERGED,
     eval_path,
     finished_ledger,
     items_path,
     locked,
+    note_divergence,
     open_run,
+    refuse_diverged,
 )
 from attn_jax.training.state import TrainState, new_state, split_model
 from attn_jax.training.step import StepSpec
@@ -51,7 +54,7 @@ from attn_jax.training.step import StepSpec
 FLOPS_SAMPLE = 8  # batches whose FLOPs are counted; the ledger extrapolates by tokens
 
 
-def train(config: Config, workdir: Path) -> dict[str, Any]:
+def train(config: Config, workdir: Path, retry: bool = True) -> dict[str, Any]:
     """Trains, or goes on with, the run in `workdir`, and evaluates it at the end.
 
     The resume rules: (1) a directory of another config is refused; (2) the newest whole checkpoint
@@ -61,25 +64,28 @@ def train(config: Config, workdir: Path) -> dict[str, Any]:
     Args:
       config: validated.
       workdir: the run directory, made if need be.
+      retry: whether a run that has diverged is tried again from its last checkpoint.
 
     Returns:
       The ledger.
 
     Raises:
       InputError: config, data or directory are wrong; nothing was written to the directory.
-      WorkError: the loss is not finite, or a signal stopped the run; says what was saved.
+      HeldError: another process is training there.
+      DivergedError: the loss is not finite; says what was saved.
+      WorkError: a signal stopped the run; says what was saved.
     """
     workdir = Path(workdir)
     with _end_on_signal(workdir):
-        return _train(config, workdir)
+        return _train(config, workdir, retry)
 
 
-def _train(config: Config, workdir: Path) -> dict[str, Any]:
+def _train(config: Config, workdir: Path, retry: bool) -> dict[str, Any]:
     open_run(workdir, config, check_only=True)
     if config.train.wandb:
         refuse_missing_wandb()
     check_kernel(config.model)
-    ledger = finished_ledger(workdir, config.train.steps)
+    ledger = _settled(config, workdir, retry)
     if ledger is not None:
         return ledger
     stored = workdir / "tokenizer"
@@ -87,12 +93,24 @@ def _train(config: Config, workdir: Path) -> dict[str, Any]:
     dataset = open_dataset(config, load_tokenizer(stored) if saved else None)
     specials, vocab_size = dataset.tokenizer.specials, dataset.tokenizer.vocab_size
     refuse_unfit(config, dataset, make_objective(config.objective, specials, vocab_size))
-    open_run(workdir, config)
     # The other processes of a distributed run share the directory with the first.
     with locked(workdir) if jax.process_index() == 0 else nullcontext():
+        open_run(workdir, config)
+        ledger = _settled(config, workdir, retry)  # by another process meanwhile
+        if ledger is not None:
+            return ledger
         if not saved:
             dataset.tokenizer.save(stored)
+        (workdir / DIVERGED).unlink(missing_ok=True)
         return _Run(config, workdir, dataset).run()
+
+
+def _settled(config: Config, workdir: Path, retry: bool) -> dict[str, Any] | None:
+    """Returns the ledger of a finished run; refuses one that has diverged unless `retry` is set."""
+    ledger = finished_ledger(workdir, config.train.steps)
+    if ledger is None and not retry:
+        refuse_diverged(workdir)
+    return ledger
 
 
 class _Run:
@@ -129,7 +147,10 @@ class _Run:
                 try:
                     state = self._loop(state, start, texts, checkpoints, reporter)
                 except FloatingPointError as error:
-                    raise WorkError(self._advice(error, checkpoints.latest)) from error
+                    advice = self._advice(error, checkpoints.latest)
+                    if self.is_main:
+                        note_divergence(self.workdir, advice)
+                    raise DivergedError(advice) from error
                 finally:
                     if log is not None:
                         log.close()

@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing import get_context
@@ -17,16 +17,22 @@ from tqdm import tqdm
 
 from attn_jax.config import Config
 from attn_jax.data.pipeline import open_dataset
-from attn_jax.errors import WorkError
+from attn_jax.errors import DivergedError, HeldError, WorkError
 from attn_jax.launch import use_compilation_cache
 from attn_jax.training.loop import train
 from attn_jax.training.metrics import read_metrics
+from attn_jax.training.run_directory import is_claimed
 
 POLL_SECONDS = 0.5
 
+RunSpec = tuple[Config, Path]
 
-def train_all(runs: Sequence[tuple[Config, Path]], workers: int = 0) -> None:
+
+def train_all(runs: Sequence[RunSpec], workers: int = 0, may_diverge: bool = False) -> None:
     """Trains `(config, workdir)` runs; those that were stopped go on from their checkpoints.
+
+    A run that another process is training is left to it and waited for, so that processes which
+    are given the same runs share the work.
 
     A small model cannot keep several cores busy: on two, 2 runs side by side take about 3/4 of
     the time of one after the other.
@@ -34,6 +40,7 @@ def train_all(runs: Sequence[tuple[Config, Path]], workers: int = 0) -> None:
     Args:
       runs: validated configs and their run directories.
       workers: processes; 0 means one a core on CPU, and one on an accelerator.
+      may_diverge: whether a run whose loss is not finite is left at that, also later.
 
     Raises:
       InputError, WorkError: as `train` does for the first run that fails; runs that have begun
@@ -45,9 +52,7 @@ def train_all(runs: Sequence[tuple[Config, Path]], workers: int = 0) -> None:
     workers = min(workers, len(runs))
     _prepare(runs)
     if workers <= 1:
-        for number, (config, workdir) in enumerate(runs, 1):
-            print(f"run {number} of {len(runs)}: {workdir}", flush=True)
-            train(config, workdir)
+        _train_here(runs, may_diverge)
         return
     context = get_context("spawn")
     numbers = context.Queue()
@@ -57,13 +62,13 @@ def train_all(runs: Sequence[tuple[Config, Path]], workers: int = 0) -> None:
     options = {"mp_context": context, "initializer": _start, "initargs": (numbers, os.getpid())}
     with ProcessPoolExecutor(workers, **options) as pool, _stop_on_signal(pool) as stop:
         try:
-            _watch(pool, runs, workers, stop)
+            _watch(pool, runs, workers, may_diverge, stop)
         except BaseException:
             _terminate(pool)
             raise
 
 
-def _prepare(runs: Sequence[tuple[Config, Path]]) -> None:
+def _prepare(runs: Sequence[RunSpec]) -> None:
     """Prepares each data set once, before several processes would do it at the same time."""
     prepared = []
     for config, _ in runs:
@@ -72,43 +77,76 @@ def _prepare(runs: Sequence[tuple[Config, Path]]) -> None:
             prepared.append((config.data, config.tokenizer))
 
 
+def _train_here(runs: Sequence[RunSpec], may_diverge: bool) -> None:
+    waiting = list(runs)
+    while waiting:
+        run = _take(waiting)
+        if run is None:  # other processes are at all of them
+            time.sleep(POLL_SECONDS)
+            continue
+        print(f"run {len(runs) - len(waiting)} of {len(runs)}: {run[1]}", flush=True)
+        if not _attempt(*run, may_diverge):
+            waiting.append(run)
+
+
+def _take(waiting: list[RunSpec]) -> RunSpec | None:
+    """Takes out the first run that no other process is training, if there is one."""
+    for index, (_, workdir) in enumerate(waiting):
+        if not is_claimed(workdir):
+            return waiting.pop(index)
+    return None
+
+
+def _attempt(config: Config, workdir: Path, may_diverge: bool) -> bool:
+    """Trains a run; returns False if another process claimed it first."""
+    try:
+        train(config, workdir, retry=not may_diverge)
+    except HeldError:
+        return False
+    except DivergedError:
+        if not may_diverge:
+            raise
+    return True
+
+
 def _watch(
-    pool: ProcessPoolExecutor,
-    runs: Sequence[tuple[Config, Path]],
+    pool: Executor,
+    runs: Sequence[RunSpec],
     workers: int,
+    may_diverge: bool,
     stop: threading.Event,
 ) -> None:
     """Keeps all workers busy and shows steps done over all runs until all are finished."""
-    waiting, futures = list(runs), []
+    waiting: list[RunSpec] = list(runs)
+    running: dict[Future, RunSpec] = {}
     start = sum(_step(workdir) for _, workdir in runs)
     total = sum(config.train.steps for config, _ in runs)
     with tqdm(total=total, initial=start, unit="step", smoothing=0.02) as bar:
-        while True:
-            running = sum(not future.done() for future in futures)
+        while waiting or running:
             # Never more than there are workers: a queued run would begin after a stop.
-            while waiting and running < workers and not stop.is_set():
-                futures.append(pool.submit(train, *waiting.pop(0)))
-                running += 1
+            while len(running) < workers and not stop.is_set() and (run := _take(waiting)):
+                running[pool.submit(_attempt, *run, may_diverge)] = run
+            for future in [future for future in running if future.done()]:
+                run = running.pop(future)
+                if not stop.is_set() and not _settled(future):
+                    waiting.append(run)
+            if stop.is_set() and not running:
+                raise WorkError("stopped by a signal; the same command goes on from what is saved")
             bar.n = sum(_step(workdir) for _, workdir in runs)
-            bar.set_description(f"{len(futures) - running} of {len(runs)} runs done")
-            _raise_failure(futures, stop)
-            if not running:
-                return
-            time.sleep(POLL_SECONDS)
+            left = len(waiting) + len(running)
+            bar.set_description(f"{len(runs) - left} of {len(runs)} runs done")
+            if left:
+                time.sleep(POLL_SECONDS)
 
 
-def _raise_failure(futures: list[Future], stop: threading.Event) -> None:
-    if stop.is_set() and all(future.done() for future in futures):
-        raise WorkError("stopped by a signal; the same command goes on from what is saved")
-    for error in (future.exception() for future in futures if future.done()):
-        if error is None or stop.is_set():
-            continue
-        if isinstance(error, BrokenProcessPool):
-            raise WorkError(
-                "a training process was ended from outside (out of memory?); finished runs are "
-                "kept, and the same command goes on with the others"
-            ) from error
-        raise error
+def _settled(future: Future) -> bool:
+    try:
+        return future.result()
+    except BrokenProcessPool as error:
+        raise WorkError(
+            "a training process was ended from outside (out of memory?); finished runs are "
+            "kept, and the same command goes on with the others"
+        ) from error
 
 
 def _step(workdir: Path) -> int:

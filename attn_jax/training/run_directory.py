@@ -1,6 +1,5 @@
 """The run directory: config.json, and the refusal to mix two configs in one directory."""
 
-import fcntl
 import importlib.metadata
 import json
 import platform
@@ -8,16 +7,19 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from attn_jax.config import Config, diff, from_dict, to_dict
-from attn_jax.errors import InputError
+from attn_jax.errors import DivergedError, HeldError, InputError
 from attn_jax.files import read_json, write_whole
+from attn_jax.locks import hold, is_held
 from attn_jax.validation import validate
 
 PACKAGES = ("jax", "flax", "optax", "orbax-checkpoint", "grain", "tensorflow-datasets", "numpy")
+LOCK = ".lock"  # held by the process that trains in the directory
+DIVERGED = "diverged.json"
 
 
 def open_run(workdir: Path, config: Config, check_only: bool = False) -> None:
@@ -32,13 +34,15 @@ def open_run(workdir: Path, config: Config, check_only: bool = False) -> None:
       InputError: the directory holds a run of another config; names the fields that differ.
     """
     path = workdir / "config.json"
-    if path.exists():
+    # A kill may have left the lock alone, or with a part of config.json.
+    foreign = workdir.exists() and (
+        not workdir.is_dir()
+        or any(f.name != LOCK and f.suffix != ".partial" for f in workdir.iterdir())
+    )
+    if path.exists():  # looked for last: another process may just have made it
         refuse_other_config(workdir, config)
         return
-    # A kill may have left a part of config.json.
-    if workdir.exists() and (
-        not workdir.is_dir() or any(f.suffix != ".partial" for f in workdir.iterdir())
-    ):
+    if foreign:
         raise InputError(f"workdir = {workdir}: exists, and is not a run directory")
     if check_only:
         return
@@ -54,17 +58,23 @@ def open_run(workdir: Path, config: Config, check_only: bool = False) -> None:
 
 @contextmanager
 def locked(workdir: Path) -> Iterator[None]:
-    """Keeps other processes out of a run directory, for as long as this one lives at most.
+    """Claims a run directory, made if need be, for as long as this process lives at most.
 
     Raises:
-      InputError: another process is training there.
+      HeldError: another process is training there.
     """
-    with (workdir / "config.json").open("r+") as file:
+    workdir.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            stack.enter_context(hold(workdir / LOCK))
         except BlockingIOError:
-            raise InputError(f"workdir = {workdir}: another process is training there") from None
+            raise HeldError(f"workdir = {workdir}: another process is training there") from None
         yield
+
+
+def is_claimed(workdir: Path) -> bool:
+    """Tells whether another process is training in a run directory."""
+    return is_held(workdir / LOCK)
 
 
 def read_config(workdir: Path) -> Config:
@@ -129,6 +139,22 @@ def finished_ledger(workdir: Path, steps: int) -> dict[str, Any] | None:
     ledger = read_json(path)
     whole = ledger.get("finished") is True and isinstance(ledger.get("seconds"), int | float)
     return ledger if whole and ledger.get("step") == steps else None
+
+
+def has_diverged(workdir: Path) -> bool:
+    """Tells whether the last start of a run ended with a loss that is not finite."""
+    return (workdir / DIVERGED).exists()
+
+
+def note_divergence(workdir: Path, message: str) -> None:
+    """Leaves a note, for those who would start the run again."""
+    write_whole(workdir / DIVERGED, json.dumps({"error": message}) + "\n")
+
+
+def refuse_diverged(workdir: Path) -> None:
+    """Raises DivergedError if the last start of the run ended so; says what that one said."""
+    if has_diverged(workdir):
+        raise DivergedError(read_json(workdir / DIVERGED).get("error"))
 
 
 def eval_path(workdir: Path, step: int) -> Path:

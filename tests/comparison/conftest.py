@@ -258,6 +258,21 @@ def _write_study(tmp_path_factory):
     return lambda study: write_runs(study, tmp_path_factory.mktemp("study"))
 
 
+@pytest.fixture(name="finish")
+def _finish():
+    """A function that writes the directory of a finished run, with results of its own."""
+
+    def finish(run, **results):
+        write_run(run)
+        path = run.directory / f"eval/{run.config.train.steps}.json"
+        stored = json.loads(path.read_text())
+        for evaluator, changes in results.items():
+            stored["results"][evaluator] |= changes
+        write_json(path, stored)
+
+    return finish
+
+
 @pytest.fixture
 def masking_runs(tmp_path) -> list[Run]:
     """The finished runs of three arms with two seeds."""

@@ -1,5 +1,6 @@
 import gzip
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -133,19 +134,39 @@ def test_a_failure_while_preparing_leaves_nothing_that_looks_whole(text, monkeyp
     assert len(documents(text())) == 96
 
 
-@pytest.mark.parametrize("when", ["records", "_split_generators"])
-def test_another_process_that_was_faster_wins(text, monkeypatch, when):
+def test_another_process_that_was_faster_wins(text, monkeypatch):
     from attn_jax.data.sources.text_files import TextFiles
 
-    usual = getattr(TextFiles, when)
+    usual = TextFiles.records
 
-    def late(self, *args):
-        monkeypatch.setattr(TextFiles, when, usual)
+    def late(self):
+        monkeypatch.setattr(TextFiles, "records", usual)
         text()  # the other process
+        return usual(self)
+
+    monkeypatch.setattr(TextFiles, "records", late)
+    assert len(documents(text())) == 96
+
+
+def test_others_wait_for_the_one_that_prepares(text, monkeypatch):
+    from attn_jax.data.sources.text_files import TextFiles
+
+    usual, prepared, found = TextFiles._split_generators, [], []
+    other = threading.Thread(target=lambda: found.append(documents(text())))
+
+    def slow(self, *args):
+        prepared.append(self)
+        if len(prepared) == 1:
+            other.start()
+            other.join(timeout=0.5)
+            assert other.is_alive()
         return usual(self, *args)
 
-    monkeypatch.setattr(TextFiles, when, late)
-    assert len(documents(text())) == 96
+    monkeypatch.setattr(TextFiles, "_split_generators", slow)
+    first = documents(text())
+    other.join(timeout=60)
+    assert found == [first]
+    assert len(prepared) == 1
 
 
 def test_pairs_are_aligned_and_those_with_an_empty_side_skipped(parallel):

@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tiny_runs import LM, read_lines, saved_state
+from tiny_runs import LM, contents, read_lines, saved_state
 
-from attn_jax.errors import WorkError
+from attn_jax.errors import DivergedError
 from attn_jax.training.loop import train
 from attn_jax.training.parallel import Jit
 
@@ -39,7 +39,7 @@ def test_the_last_good_state_is_kept(monkeypatch, tiny_data, tmp_path, step):
     workdir, config = tmp_path / "run", tiny_data.config(**LM)
     with monkeypatch.context() as patch:
         explode_at(patch, step)
-        with pytest.raises(WorkError) as caught:
+        with pytest.raises(DivergedError) as caught:
             train(config, workdir)
     message = str(caught.value)
     found = {7: 8, 10: 10}[step]  # the step that is logged, or saved, next
@@ -51,13 +51,18 @@ def test_the_last_good_state_is_kept(monkeypatch, tiny_data, tmp_path, step):
     assert is_finite(workdir, 5)
     assert all(np.isfinite(line["loss"]) for line in read_lines(workdir) if "loss" in line)
     assert not (workdir / "ledger.json").exists()
+    before = contents(workdir)
+    with pytest.raises(DivergedError, match="the checkpoint of step 5 is good"):
+        train(config, workdir, retry=False)
+    assert contents(workdir) == before
     # From there the same command goes on.
     assert train(config, workdir)["finished"]
     assert is_finite(workdir, 12)
+    assert train(config, workdir, retry=False)["finished"]
 
 
 def test_a_learning_rate_that_explodes(tiny_data, tmp_path):
     fields = {"optimizer.name": "sgd", "optimizer.learning_rate": 1e30, "optimizer.clip_norm": 0.0}
-    with pytest.raises(WorkError, match=r"not finite at step \d.*nothing was saved"):
+    with pytest.raises(DivergedError, match=r"not finite at step \d.*nothing was saved"):
         train(tiny_data.config(**LM | fields), tmp_path / "run")
     assert not list((tmp_path / "run/checkpoints").iterdir())

@@ -11,6 +11,7 @@ from tqdm import tqdm
 
 from attn_jax.data.sources.source import Source
 from attn_jax.errors import InputError, WorkError
+from attn_jax.locks import hold
 
 
 class TextBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
@@ -68,14 +69,18 @@ def prepare(builder: tfds.core.DatasetBuilder) -> None:
     """Runs `download_and_prepare` quietly; a complete directory is left as it is.
 
     TFDS writes into a temporary directory and renames it, so a killed run leaves nothing that
-    looks complete.
+    looks complete. Of several processes one prepares and the others wait for it.
 
     Raises:
       InputError: if preparation needs TensorFlow and it is not installed.
       WorkError: if preparation fails otherwise, for instance for want of a network.
     """
     if not is_prepared(builder):
-        _prepare(builder)
+        path = Path(builder.data_path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with hold(path.with_name(f".{path.name}.lock"), wait=True):
+            if not is_prepared(builder):
+                _prepare(builder)
     if not builder.info.initialized:  # prepared by another process meanwhile
         builder.info.read_from_directory(builder.data_path)
 
@@ -94,8 +99,6 @@ def _prepare(builder: tfds.core.DatasetBuilder) -> None:
             f"is not installed ({first_line(error)}): pip install -r requirements-tfds.txt"
         ) from error
     except Exception as error:
-        if is_prepared(builder):  # another process was faster
-            return
         raise WorkError(
             f"preparing {builder.name!r} in {builder.data_path} failed, nothing was kept: "
             f"{type(error).__name__}: {first_line(error)}"
