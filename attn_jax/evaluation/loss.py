@@ -19,8 +19,10 @@ from attn_jax.objectives.losses import token_losses
 class Loss(Evaluator):
     """Mean negative log-likelihood over the targets of a held-out split.
 
-    A masked model's is not a likelihood of the text, so what follows from it is named
-    `pseudo_perplexity` and `pseudo_bits_per_byte`.
+    That of hidden tokens or spans is not a likelihood of the text, so what follows from it is named
+    `pseudo_perplexity` and `pseudo_bits_per_byte`. The parts of a mixture are measured one by one,
+    and their results named apart, e.g. `causal/perplexity`. Where the rate of masking changes in
+    training, it is that of the last step.
     """
 
     kinds = ("text", "pair")
@@ -31,32 +33,42 @@ class Loss(Evaluator):
 
     def run(self, params: dict) -> dict[str, Any]:
         """Returns loss (nats a target) with its standard error, and what follows from it."""
-        subject, split = self._subject, self._subject.config.eval.split
+        objective, split = self._subject.objective, self._subject.config.eval.split
+        parts = objective.parts()
+        if parts:
+            measured = {name: self._measure(params, part) for name, part in parts.items()}
+            return {"split": split, "mask": objective.mask} | measured
+        return {"split": split, "mask": objective.mask} | self._measure(params, objective)
+
+    def _measure(self, params: dict, objective: Objective) -> dict[str, Any]:
+        subject = self._subject
         rows: list[dict[str, np.ndarray]] = []
         items = 0
-        batches = subject.dataset.eval_batches(split, subject.config.eval.max_items)
+        batches = subject.dataset.eval_batches(
+            subject.config.eval.split, subject.config.eval.max_items
+        )
         for number, (found, text) in enumerate(batches):
             # Masks are keyed by the row's number, so the size of a batch does not matter.
             first_row = jnp.int32(number * len(found))
             args = (params, text, first_row, self._token_bytes)
-            rows.append(jax.device_get(_row_sums(subject.graph, subject.objective, *args)))
+            rows.append(jax.device_get(_row_sums(subject.graph, objective, *args)))
             items += int(np.count_nonzero(np.asarray(found) >= 0))
         sums = {name: np.concatenate([row[name] for row in rows]).astype(float) for name in rows[0]}
-        return {"split": split, "mask": subject.objective.mask, "items": items} | self._means(sums)
+        return {"items": items} | _means(sums, "pseudo_" if objective.pseudo else "")
 
-    def _means(self, sums: dict[str, np.ndarray]) -> dict[str, float]:
-        nll, weight = sums["nll"].sum(), sums["weight"].sum()
-        loss = nll / weight
-        # Of a ratio of sums over rows, since the targets of one row are not independent.
-        spread = np.sqrt(np.sum((sums["nll"] - loss * sums["weight"]) ** 2)) / weight
-        pseudo = "pseudo_" if self._subject.objective.mask == "bidirectional" else ""
-        return {
-            "loss": float(loss),
-            "loss_stderr": float(spread),
-            f"{pseudo}perplexity": math.exp(min(loss, 700)),
-            f"{pseudo}bits_per_byte": float(nll / math.log(2) / sums["bytes"].sum()),
-            "accuracy": float(sums["correct"].sum() / weight),
-        }
+
+def _means(sums: dict[str, np.ndarray], pseudo: str) -> dict[str, float]:
+    nll, weight = sums["nll"].sum(), sums["weight"].sum()
+    loss = nll / weight
+    # Of a ratio of sums over rows, since the targets of one row are not independent.
+    spread = np.sqrt(np.sum((sums["nll"] - loss * sums["weight"]) ** 2)) / weight
+    return {
+        "loss": float(loss),
+        "loss_stderr": float(spread),
+        f"{pseudo}perplexity": math.exp(min(loss, 700)),
+        f"{pseudo}bits_per_byte": float(nll / math.log(2) / sums["bytes"].sum()),
+        "accuracy": float(sums["correct"].sum() / weight),
+    }
 
 
 @partial(jax.jit, static_argnums=(0, 1))
@@ -68,7 +80,7 @@ def _row_sums(
     first_row: Array,
     token_bytes: Array,
 ) -> dict[str, Array]:
-    batch = objective(text, jax.random.key(0), first_row)
+    batch = objective(text, jax.random.key(0), first_row, 1.0)
     losses = token_losses(nnx.merge(graph, params), batch)
     values = {
         "nll": losses.nll,

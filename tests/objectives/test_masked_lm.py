@@ -7,8 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from attn_jax.data.tokenizers import Vocabulary
 from attn_jax.models.tokens import Tokens
 from attn_jax.objectives.masked_lm import MaskedLM
+from attn_jax.objectives.masking import Masking
 
 KEY = jax.random.key(0)
 VOCAB = 26
@@ -30,6 +32,10 @@ def stream(specials, words, B, T):
     return Tokens(*map(jnp.asarray, (ids, positions, segments)))
 
 
+def masked(specials, rate, *shares):
+    return MaskedLM(Masking(Vocabulary(VOCAB, specials), rate, rate, *shares))
+
+
 def is_ordinary(specials, tokens):
     ids, segments = np.asarray(tokens.ids), np.asarray(tokens.segments)
     return (segments != 0) & ~np.isin(ids, astuple(specials))
@@ -47,13 +53,13 @@ def chosen(batch):
 def large(specials):
     """100,000 tokens and their batch, at a rate of 0.3."""
     tokens = stream(specials, [20, 100, 300], 100, 1000)
-    return tokens, jax.jit(MaskedLM(specials, VOCAB, 0.3, 0.8, 0.1))(tokens, KEY)
+    return tokens, jax.jit(masked(specials, 0.3, 0.8, 0.1))(tokens, KEY)
 
 
 @pytest.fixture(scope="module")
 def small(specials):
     """40 rows of many tiny documents, the first and the last of a row cut; and a function."""
-    objective = jax.jit(MaskedLM(specials, VOCAB, 0.3, 0.8, 0.1))
+    objective = jax.jit(masked(specials, 0.3, 0.8, 0.1))
     return stream(specials, [1, 1, 2, 3], 40, 24), lambda *x, row=0: objective(*x, jnp.int32(row))
 
 
@@ -139,7 +145,7 @@ def test_token_0_is_a_word_like_any_other(specials):
     """T7: padding has another id, and id 0 may be a target and be drawn."""
     moved = replace(specials, mask=25, pad=24)
     tokens = stream(moved, [8], 40, 24)
-    batch = jax.jit(MaskedLM(moved, VOCAB, 0.5, 0.0, 1.0))(tokens, KEY)
+    batch = jax.jit(masked(moved, 0.5, 0.0, 1.0))(tokens, KEY)
     counted = np.asarray(batch.weights) > 0
     assert (np.asarray(batch.targets)[counted] == 0).any()
     read = np.asarray(batch.inputs.ids)[chosen(batch)]
@@ -179,7 +185,7 @@ def test_rows_without_words_have_no_targets(specials, small):
 
 @pytest.mark.parametrize("rate", [0.05, 0.3, 0.99])
 def test_places_are_enough_for_the_rate_and_for_all_documents(specials, rate):
-    objective = MaskedLM(specials, VOCAB, rate, 0.8, 0.1)
+    objective = masked(specials, rate, 0.8, 0.1).masking
     for T in range(1, 40):
         documents = 2 + max(T - 2, 0) // 3  # two cut ones of one token, whole ones of three
         assert objective.places(T) >= min(T, max(rate * T, documents))
