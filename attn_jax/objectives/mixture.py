@@ -75,5 +75,5 @@ class Mixture(Objective):
         if self.by == "batch":
             return jnp.broadcast_to(start < self.causal_share, rows_B.shape)
         # Systematic sampling: of any n rows side by side, n * share are causal, up to one.
-        steps = start + (rows_B + jnp.arange(2)[:, None]) * self.causal_share
-        return jnp.floor(steps[1]) > jnp.floor(steps[0])
+        before, after = (jnp.floor(start + (rows_B + n) * self.causal_share) for n in (0, 1))
+        return after > before

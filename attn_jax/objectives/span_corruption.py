@@ -144,44 +144,51 @@ class SpanCorruption(Objective):
     ) -> tuple[Bool[Array, " T"], Bool[Array, " T"]]:
         """Returns which tokens are hidden, and which of these begin a span.
 
-        The first tokens of the spans are drawn, no two of them neighbours; then which of the tokens
-        behind them they may grow over. So lengths are about geometric, and their sum is exact.
+        A seed of each span is drawn, no two of them neighbours; then the tokens that spans grow by,
+        among all that would not make two of them touch. So lengths are about geometric, and their
+        sum is exact.
         """
         T = ids_T.shape[0]
         counts = np.array([span_counts(n, self.rate, self.span_length) for n in range(T + 1)])
-        most_hidden, most_spans = counts[T]
+        most_hidden, most_spans = counts[T].tolist()
         real = segments_T != 0
         may = real & ~jnp.isin(ids_T, jnp.array(self.vocabulary.special))
         hidden, spans = jnp.asarray(counts, jnp.int32)[real.sum()]
         n = may.sum()
         spans = jnp.minimum(spans, (n + 1) // 2)
-        first_key, more_key = jax.random.split(key)
+        seed_key, growth_key = jax.random.split(key)
 
-        # Below, a column counts only the n tokens that may be hidden.
+        # From here on a column counts only the n tokens that may be hidden.
         columns = jnp.argsort(~may, stable=True)
         begins = may & (~jnp.roll(may, 1) | (jnp.roll(segments_T, 1) != segments_T))
         run = jnp.cumsum(begins.at[0].set(may[0]))[columns]  # of tokens side by side
         index = jnp.arange(T)
         # Of n - spans + 1 tokens, as many as there are spans: each brings the next one with it.
-        slots = _draw_some(first_key, index < n - spans + 1, most_spans, spans)
-        slots = jnp.sort(slots)
-        first = jnp.where(slots < T, slots + jnp.arange(most_spans), T)
-        starts = jnp.zeros(T, bool).at[first].set(True, mode="drop")
-        owner = jnp.cumsum(starts) - 1
-        own = first[jnp.maximum(owner, 0)]
-        inside = (owner >= 0) & ~starts & (index < n) & (run == run[own])
-        ahead = (jnp.roll(starts, -1) & (jnp.roll(run, -1) == run)).at[-1].set(False)
-        may_grow = inside & ~ahead
+        slots = jnp.sort(_draw_some(seed_key, index < n - spans + 1, most_spans, spans))
+        seeds = jnp.where(slots < T, slots + jnp.arange(most_spans), T)
+        is_seed = jnp.zeros(T, bool).at[seeds].set(True, mode="drop")
 
-        more = _draw_some(more_key, may_grow, most_hidden, hidden - starts.sum())
-        grown = owner.at[more].get(mode="fill", fill_value=most_spans)
-        size = jnp.zeros(most_spans, jnp.int32).at[grown].add(1, mode="drop")
-        covered = starts | (may_grow & (index - own <= size[jnp.maximum(owner, 0)]))
+        # A token can belong to the last seed before it or, where there is none, to the next one.
+        last = jnp.cumsum(is_seed) - 1
+        seed_run = run.at[seeds].get(mode="fill", fill_value=-1)
+        after = (last >= 0) & (seed_run[jnp.maximum(last, 0)] == run)
+        owner = jnp.clip(jnp.where(after, last, last + 1), 0, most_spans - 1)
+        in_reach = (index < n) & (seed_run[owner] == run)
+        touches = (jnp.roll(is_seed, -1) & (jnp.roll(run, -1) == run)).at[-1].set(False) & after
+        may_grow = in_reach & ~is_seed & ~touches
+        grown = _draw_some(growth_key, may_grow, most_hidden, hidden - is_seed.sum())
+        side = owner + jnp.where(after, 0, most_spans)
+        sizes = jnp.zeros(2 * most_spans, jnp.int32)
+        sizes = sizes.at[side.at[grown].get(mode="fill", fill_value=2 * most_spans)].add(
+            1, mode="drop"
+        )
+        covered = is_seed | (may_grow & (abs(index - seeds[owner]) <= sizes[side]))
+        goes_on = jnp.roll(covered, 1) & (jnp.roll(run, 1) == run) & (index > 0)
 
         def back(x: Array) -> Array:
             return jnp.zeros(T, bool).at[columns].set(x)
 
-        return back(covered), back(starts)
+        return back(covered), back(covered & ~goes_on)
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,8 @@ def train(config: Config, workdir: Path) -> dict[str, Any]:
     The resume rules: (1) a directory of another config is refused; (2) the newest whole checkpoint
     is restored: state, iterator, totals; where there is none, training begins, with fresh
     parameters or with those of `train.init_from`; (3) lines of metrics.jsonl after it are dropped;
-    (4) the steps go on as if nothing had happened, bit for bit; (5) a finished run is left as it is.
+    (4) the steps go on as if nothing had happened, bit for bit; (5) a finished run is left as it
+    is.
 
     Args:
       config: validated.
