@@ -80,7 +80,7 @@ def narrow(config):
 
 @pytest.mark.parametrize(("name", "config"), all_arms().items(), ids=lambda x: str(x)[:40])
 def test_every_arm_makes_a_step(name, config):
-    config, tokenizer = validate(narrow(config)), ByteTokenizer()
+    config, tokenizer = validate(narrow(config)), ByteTokenizer(config.tokenizer.sentinels)
     rng = np.random.default_rng(0)
     ids = rng.integers(0, 256, (2, 12)).astype(np.int32)
     text = Tokens.of(jnp.asarray(ids), jnp.arange(12)[None] < jnp.array([[12], [7]]))
