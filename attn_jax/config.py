@@ -6,6 +6,7 @@ mutable while flags are applied, then `validation.validate` checks it and freeze
 
 import dataclasses
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from attn_jax.errors import InputError, nearest
@@ -80,18 +81,26 @@ class TokenizerConfig(Section):
     name: str = "sentencepiece"  # sentencepiece | byte | char | whitespace
     vocab_size: int = 2000  # types, special ones included; byte and char ignore it
     split_digits: bool = True  # sentencepiece: every digit is a piece of its own
+    sentinels: int = 0  # last ids, which stand for hidden spans: span corruption needs them
 
 
 @dataclass
 class ObjectiveConfig(Section):
     """What is predicted from what."""
 
-    # causal_lm | masked_lm | prefix_lm | translation | causal_translation | prefix_translation
+    # causal_lm | masked_lm | masked_next_token | mixture | prefix_lm | span_corruption |
+    # prefix_span_corruption | translation | causal_translation | prefix_translation
     name: str = "causal_lm"
-    mask_rate: float = 0.3  # masked_lm: share of the tokens that become targets
-    mask_share: float = 0.8  # masked_lm: of those, share replaced by <mask> ...
+    # Where tokens are hidden (masked_lm, masked_next_token, the masked part of mixture):
+    mask_rate: float = 0.3  # share of the tokens that become targets; of span corruption, too
+    final_mask_rate: float = 0.0  # reached in a line at the last step; 0 means mask_rate throughout
+    mask_share: float = 0.8  # of the targets, share replaced by <mask> ...
     random_share: float = 0.1  # ... and share replaced by a random token; the rest stays
     source_loss: float = 0.0  # causal_translation: weight of a source token; of a target token: 1
+    mask_unit: str = "token"  # token | word | span: what is hidden whole, or not at all
+    span_length: float = 3.0  # mean tokens of a span (mask_unit span, span corruption)
+    causal_share: float = 0.5  # mixture: share of causal LM; the rest is masked_next_token
+    mixture_by: str = "batch"  # mixture: batch | row, what is wholly of one kind
     label_smoothing: float = 0.0  # share of the target's probability spread evenly, in training
 
 
@@ -125,6 +134,15 @@ class TrainConfig(Section):
     checkpoint_every: int = 500  # steps between checkpoints; one is always saved at the end
     keep_checkpoints: int = 2  # newest checkpoints kept; 0 keeps all
     wandb: bool = False  # also log to Weights & Biases, where it is installed
+    # A run directory whose parameters and tokenizer are the first ones here, everything else
+    # starting anew; {seed} in it stands for train.seed
+    init_from: str = ""
+    init_step: int = 0  # of that run's checkpoint; 0 is its newest
+
+    @property
+    def init_directory(self) -> Path | None:
+        """The run directory that `init_from` means, if any."""
+        return Path(self.init_from.replace("{seed}", str(self.seed))) if self.init_from else None
 
 
 @dataclass

@@ -21,6 +21,8 @@ CHOICES = {
     "data.document": ("line", "paragraph", "file"),
     "tokenizer.name": ("sentencepiece", "byte", "char", "whitespace"),
     "objective.name": tuple(OBJECTIVES),
+    "objective.mask_unit": ("token", "word", "span"),
+    "objective.mixture_by": ("batch", "row"),
     "optimizer.name": ("adamw", "adam", "lion", "sgd", "adafactor", "muon"),
     "optimizer.schedule": ("cosine", "inverse_sqrt", "wsd", "constant"),
     "train.parallel": ("jit", "pmap"),
@@ -44,10 +46,14 @@ BOUNDS: dict[str, tuple[float, float | None]] = {
     "data.length": (4, None),
     "data.batch_tokens": (1, None),
     "tokenizer.vocab_size": (8, 10_000_000),
+    "tokenizer.sentinels": (0, 100_000),
     "objective.mask_rate": (0.01, 0.99),
+    "objective.final_mask_rate": (0, 0.99),
     "objective.mask_share": (0, 1),
     "objective.random_share": (0, 1),
     "objective.source_loss": (0, 1),
+    "objective.span_length": (1, 1000),
+    "objective.causal_share": (0, 1),
     "objective.label_smoothing": (0, 0.99),
     "optimizer.learning_rate": (0, None),
     "optimizer.warmup_steps": (0, None),
@@ -65,6 +71,7 @@ BOUNDS: dict[str, tuple[float, float | None]] = {
     "train.eval_every": (0, None),
     "train.checkpoint_every": (1, None),
     "train.keep_checkpoints": (0, None),
+    "train.init_step": (0, None),
     "eval.max_items": (0, None),
     "eval.shared_positions": (1, None),
     "eval.beam_size": (1, 1000),
@@ -124,9 +131,9 @@ def _model_problems(config: Config) -> Iterator[str]:
             f"model.architecture = {m.architecture!r}: objective.name = "
             f"{config.objective.name!r} trains {' or '.join(map(repr, objective.architectures))}"
         )
-    joined = objective.kind == "pair" and m.architecture != "encoder_decoder"
-    longest = 2 * config.data.length if joined else config.data.length
+    longest = objective.longest(config)
     if m.positions == "learned" and longest > m.max_length:
+        joined = longest > config.data.length
         what = "source and target of data.length" if joined else "data.length"
         yield (
             f"{what} = {config.data.length}: sequences of {longest} are longer than the "
@@ -160,7 +167,15 @@ def _side_problems(config: Config) -> Iterator[str]:
 
 
 def _training_problems(config: Config) -> Iterator[str]:
-    o, d, t = config.objective, config.data, config.train
+    o, d, t, k = config.objective, config.data, config.train, config.tokenizer
+    if k.name in ("sentencepiece", "whitespace") and k.sentinels > k.vocab_size - 8:
+        yield (
+            f"tokenizer.sentinels = {k.sentinels}: expected at most {k.vocab_size - 8}, "
+            f"8 fewer than tokenizer.vocab_size = {k.vocab_size}"
+        )
+    yield from OBJECTIVES[o.name].problems(config)
+    if t.init_step and not t.init_from:
+        yield f"train.init_step = {t.init_step}: expected train.init_from with it"
     if o.mask_share + o.random_share > 1:
         total = o.mask_share + o.random_share
         yield f"objective.mask_share + random_share = {total:g}: expected at most 1"

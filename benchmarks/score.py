@@ -49,7 +49,7 @@ def make(preset: str, method: str) -> tuple[Any, dict, TextScorer]:
     config = replace(choose("preset", preset, SIZES), architecture="encoder")
     choose("method", method, {name: name for name in METHODS if name != "fused"})
     tokenizer = WhitespaceTokenizer([f"w{i}" for i in range(VOCAB_SIZE - 6)])
-    objective = make_objective(ObjectiveConfig("masked_lm"), tokenizer.specials, VOCAB_SIZE)
+    objective = make_objective(ObjectiveConfig("masked_lm"), tokenizer.vocabulary)
     graph, params = split_model(build_model(config, VOCAB_SIZE))
     return graph, params, make_scorer(method, graph, objective, tokenizer, config)
 

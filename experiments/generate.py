@@ -43,8 +43,9 @@ def main() -> None:
     """Generates as the flags say."""
     search = make_search(**{name: flag.value for name, flag in SEARCH.items()})
     run = restore_run(Path(WORKDIR.value), STEP.value, AVERAGE.value)
-    if run.objective.mask == "bidirectional":
-        raise InputError(f"workdir = {WORKDIR.value}: a masked LM fills gaps, it cannot generate")
+    if not hasattr(run.objective, "prompt"):
+        name = run.config.objective.name
+        raise InputError(f"workdir = {WORKDIR.value}: {name} fills gaps, it cannot generate")
     model = nnx.merge(run.graph, run.params)
     writer = Writer(model, run.objective, run.tokenizer, MAX_NEW.value, search)
     settings = {"workdir": str(Path(WORKDIR.value).absolute()), "steps": run.steps}

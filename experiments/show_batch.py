@@ -15,7 +15,7 @@ from attn_jax.config import Config
 from attn_jax.data.pipeline import open_dataset
 from attn_jax.errors import InputError
 from attn_jax.objectives import make_objective
-from attn_jax.training.step import step_keys
+from attn_jax.training.step import step_keys, training_progress
 from attn_jax.validation import validate
 
 CONFIG = launch.define_config("Experiment, a file of configs/.")
@@ -30,10 +30,10 @@ def main() -> None:
     config = validate(launch.config_value(CONFIG, Config))
     dataset = open_dataset(config)
     text = next(islice(dataset.train_batches(config.train.seed), STEP.value, None))
-    specials, vocab_size = dataset.tokenizer.specials, dataset.tokenizer.vocab_size
-    objective = make_objective(config.objective, specials, vocab_size)
+    objective = make_objective(config.objective, dataset.tokenizer.vocabulary)
     mask_key, _ = step_keys(config.train.seed, STEP.value)
-    batch = objective(jax.tree.map(jnp.asarray, text), mask_key)
+    progress = training_progress(STEP.value, config.train.steps)
+    batch = objective(jax.tree.map(jnp.asarray, text), mask_key, progress=progress)
     rows = batch.inputs.ids.shape[0]
     if ROW.value >= rows:
         raise InputError(f"row = {ROW.value}: expected at most {rows - 1}, the last of the batch")

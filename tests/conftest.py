@@ -53,6 +53,14 @@ def specials():
 
 
 @pytest.fixture(scope="session")
+def vocabulary(specials):
+    """The ids of the tiny models; the last four of them are sentinels, too."""
+    from attn_jax.data.tokenizers import Vocabulary
+
+    return Vocabulary(VOCAB_SIZE, specials, sentinels=tuple(range(VOCAB_SIZE - 4, VOCAB_SIZE)))
+
+
+@pytest.fixture(scope="session")
 def tiny():
     """Returns a function that builds a tiny model with `ModelConfig` fields changed.
 

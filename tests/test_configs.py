@@ -87,11 +87,11 @@ def narrow(config):
 
 @pytest.mark.parametrize(("name", "config"), all_arms().items(), ids=lambda x: str(x)[:40])
 def test_every_arm_makes_a_step(name, config):
-    config, tokenizer = validate(narrow(config)), ByteTokenizer()
+    config, tokenizer = validate(narrow(config)), ByteTokenizer(config.tokenizer.sentinels)
     rng = np.random.default_rng(0)
     ids = rng.integers(0, 256, (2, 12)).astype(np.int32)
     text = Tokens.of(jnp.asarray(ids), jnp.arange(12)[None] < jnp.array([[12], [7]]))
-    objective = make_objective(config.objective, tokenizer.specials, tokenizer.vocab_size)
+    objective = make_objective(config.objective, tokenizer.vocabulary)
     text = Pair(text, text) if objective.kind == "pair" else text
     shapes = nnx.eval_shape(lambda: build_model(config.model, tokenizer.vocab_size))
     graph, params = split_model(shapes)
@@ -182,7 +182,7 @@ def test_every_choice_is_enforced_with_the_nearest_name(name):
 
 def test_an_objective_needs_its_architecture():
     for name, objective in OBJECTIVES.items():
-        fields = {"objective.name": name, "model.architecture": ""}
+        fields = {"objective.name": name, "model.architecture": "", "tokenizer.sentinels": 13}
         for architecture in objective.architectures:
             validate(with_fields(Config(), fields | {"model.architecture": architecture}))
         for other in set(CHOICES["model.architecture"]) - {*objective.architectures}:

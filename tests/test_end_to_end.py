@@ -1,6 +1,7 @@
 """The command lines, from a small text to a report."""
 
 import json
+import shutil
 import signal
 import time
 
@@ -69,6 +70,33 @@ def test_train_then_evaluate(run_module, tiny_data, tmp_path):
     assert other["results"]["loss"]["items"] == 2
     assert other["results"]["loss"]["split"] == "test"
     assert other["results"]["loss"]["loss"] != found["results"]["loss"]["loss"]
+
+
+def test_a_mixture_generates_as_a_causal_lm_of_the_same_parameters(run_module, lm_run, tmp_path):
+    mixture = tmp_path / "mixture"
+    shutil.copytree(lm_run, mixture)
+    record = read_json(mixture / "config.json")
+    record["config"]["objective"]["name"] = "mixture"
+    (mixture / "config.json").write_text(json.dumps(record))
+    written = [
+        succeed(
+            run_module, "experiments.generate", f"--workdir={run}", "--max_new=9", stdin="1 two\n"
+        ).stdout
+        for run in (lm_run, mixture)
+    ]
+    assert written[0] == written[1]
+    assert written[0].startswith("1 two")
+    assert len(written[0]) > 7
+    found = json.loads(
+        succeed(
+            run_module,
+            "experiments.evaluate",
+            f"--workdir={mixture}",
+            "--evaluators=loss,shared_positions,attention",
+        ).stdout.splitlines()[-1]
+    )["results"]
+    assert found["shared_positions"]["own_mask"] == found["loss"]["mask"] == "bidirectional"
+    assert {"causal", "masked"} < found["loss"].keys()
 
 
 def test_translate_a_file_line_by_line(run_module, translation_run, tmp_path):

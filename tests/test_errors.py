@@ -297,5 +297,5 @@ def test_a_masked_lm_cannot_generate(refused, lm_run, tmp_path):
     record["config"]["objective"]["name"] = "masked_lm"
     (masked / "config.json").write_text(json.dumps(record))
     line = refused("experiments.generate", f"--workdir={masked}", stdin="one\n")
-    assert "masked LM" in line
+    assert "masked_lm fills gaps, it cannot generate" in line
     assert str(masked) in line

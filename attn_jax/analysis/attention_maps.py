@@ -7,8 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from attn_jax.config import Config
 from attn_jax.evaluation.evaluator import Evaluator, Subject
 from attn_jax.models.tokens import Tokens
+from attn_jax.objectives import Objective
 
 LENGTH = 20  # tokens of the sentence, at most
 
@@ -24,6 +26,13 @@ class AttentionMaps(Evaluator):
         specials = subject.dataset.tokenizer.specials
         length = min(LENGTH, subject.config.data.length)  # no model need be able to read more
         self._ids = np.array([specials.bos, *documents.ids(0)[: length - 1]], np.int32)
+
+    @classmethod
+    def problem(cls, config: Config, objective: Objective) -> str:
+        """Needs a model that reads one sequence."""
+        alone = config.model.architecture != "encoder_decoder"
+        missing = "" if alone else "a single stack, and model.architecture = 'encoder_decoder'"
+        return super().problem(config, objective) or missing
 
     def run(self, params: dict) -> dict[str, Any]:
         """Returns the pieces of the sentence and `layers`, [L][T][T] weights."""

@@ -22,7 +22,7 @@ from attn_jax.benchmark.presets import TrainSizes, train_config
 from attn_jax.benchmark.roofline import ceiling
 from attn_jax.config import Config
 from attn_jax.data.pipeline import open_dataset
-from attn_jax.data.tokenizers import Specials
+from attn_jax.data.tokenizers import Specials, Vocabulary
 from attn_jax.models.tokens import Pair, Tokens
 from attn_jax.models.transformer import build_model
 from attn_jax.objectives import Objective, make_objective
@@ -40,14 +40,13 @@ class Workload:
     """What is trained on what; `texts` are numpy batches."""
 
     config: Config
-    specials: Specials
-    vocab_size: int
+    vocabulary: Vocabulary
     texts: list[Tokens | Pair]
 
     @property
     def objective(self) -> Objective:
         """The objective of the config, for these ids."""
-        return make_objective(self.config.objective, self.specials, self.vocab_size)
+        return make_objective(self.config.objective, self.vocabulary)
 
 
 def synthetic(sizes: TrainSizes, objective: str = "causal_lm", dtype: str = "float32") -> Workload:
@@ -56,7 +55,7 @@ def synthetic(sizes: TrainSizes, objective: str = "causal_lm", dtype: str = "flo
     Raises:
       InputError: there is no such objective or dtype.
     """
-    specials = Specials.starting_at(sizes.vocab - 6)
+    vocabulary = Vocabulary(sizes.vocab, Specials.starting_at(sizes.vocab - 6))
     shape = (sizes.batch, sizes.length)
     positions = np.broadcast_to(np.arange(sizes.length, dtype=np.int32), shape)
     rng = np.random.default_rng(0)
@@ -66,15 +65,14 @@ def synthetic(sizes: TrainSizes, objective: str = "causal_lm", dtype: str = "flo
         )
         for _ in range(BATCHES)
     ]
-    return Workload(train_config(sizes, objective, dtype), specials, sizes.vocab, texts)
+    return Workload(train_config(sizes, objective, dtype), vocabulary, texts)
 
 
 def real(config: Config) -> Workload:
     """Returns the experiment of a config on the first batches of its own data."""
     dataset = open_dataset(config)
     texts = list(islice(dataset.train_batches(config.train.seed), BATCHES))
-    tokenizer = dataset.tokenizer
-    return Workload(config, tokenizer.specials, tokenizer.vocab_size, texts)
+    return Workload(config, dataset.tokenizer.vocabulary, texts)
 
 
 def flops_per_token(work: Workload, params: dict) -> float:
@@ -107,7 +105,7 @@ def measure(work: Workload, budget: Budget, name: str) -> dict[str, Any]:
     """
     start = time.perf_counter()
     config = work.config
-    graph, params = split_model(build_model(config.model, work.vocab_size, config.train.seed))
+    graph, params = split_model(build_model(config.model, work.vocabulary.size, config.train.seed))
     optimizer = make_optimizer(config.optimizer, config.train.steps)
     parallel = make_parallel(config.train.parallel)
     step = parallel.compile(StepSpec(graph, work.objective, optimizer, config))

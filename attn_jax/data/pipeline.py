@@ -32,7 +32,8 @@ def open_dataset(config: Config, tokenizer: Tokenizer | None = None) -> "Dataset
 
     Args:
       config: `data` and, without a `tokenizer`, `tokenizer` are read.
-      tokenizer: the one of an earlier run; None trains one on the training split only.
+      tokenizer: the one of an earlier run; None takes that of `train.init_from`, or else trains
+        one on the training split only.
 
     Raises:
       InputError: one line naming the config field or input file that is wrong.
@@ -42,7 +43,8 @@ def open_dataset(config: Config, tokenizer: Tokenizer | None = None) -> "Dataset
         if not len(source.split(split)):
             raise InputError(f"data.name = {config.data.name!r}: the {split} split is empty")
     root = data_dir(config.data) / "attn_jax"
-    return Dataset(config, source, tokenizer or _trained(config, source, root), root)
+    tokenizer = tokenizer or _given(config) or _trained(config, source, root)
+    return Dataset(config, source, tokenizer, root)
 
 
 class EvalBatches(Sequence):
@@ -164,6 +166,15 @@ class Dataset:
         if self.kind == "text":
             return TextBatches(*columns, *limits)
         return PairBatches(columns, *limits, most)
+
+
+def _given(config: Config) -> Tokenizer | None:
+    if config.train.init_directory is None:
+        return None
+    try:
+        return load_tokenizer(config.train.init_directory / "tokenizer")
+    except InputError as error:
+        raise InputError(f"train.init_from: {error}") from error
 
 
 def _trained(config: Config, source: Source, root: Path) -> Tokenizer:

@@ -21,7 +21,7 @@ def train_model(texts: Iterable[str], config: TokenizerConfig, specials: object)
 
     Args:
       texts: the training split.
-      config: `vocab_size` and `split_digits` are read.
+      config: `vocab_size` is of all ids; those of the `sentinels` come after the model's.
       specials: a dataclass of ids.
 
     Raises:
@@ -36,7 +36,7 @@ def train_model(texts: Iterable[str], config: TokenizerConfig, specials: object)
             sentence_iterator=iter(sentences),
             model_writer=model,
             model_type="unigram",
-            vocab_size=config.vocab_size,
+            vocab_size=config.vocab_size - config.sentinels,
             split_digits=config.split_digits,
             required_chars="".join(sorted(characters)),
             character_coverage=1.0,
@@ -48,7 +48,7 @@ def train_model(texts: Iterable[str], config: TokenizerConfig, specials: object)
             **_special_pieces(asdict(specials)),
         )
     except RuntimeError as error:
-        raise InputError(_explain(error, config.vocab_size)) from error
+        raise InputError(_explain(error, config)) from error
     return model.getvalue()
 
 
@@ -78,10 +78,10 @@ def _special_pieces(ids: dict[str, int]) -> dict[str, object]:
     }
 
 
-def _explain(error: RuntimeError, vocab_size: int) -> str:
+def _explain(error: RuntimeError, config: TokenizerConfig) -> str:
     found = _LIMIT.search(str(error))
-    if found and found[1]:
-        return f"tokenizer.vocab_size = {vocab_size}: the text allows at most {found[1]}"
     if found:
-        return f"tokenizer.vocab_size = {vocab_size}: the text needs at least {found[2]}"
+        limit = int(found[1] or found[2]) + config.sentinels
+        allowed = f"allows at most {limit}" if found[1] else f"needs at least {limit}"
+        return f"tokenizer.vocab_size = {config.vocab_size}: the text {allowed}"
     return f"tokenizer: sentencepiece cannot be trained on this text: {str(error).strip()}"

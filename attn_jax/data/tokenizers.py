@@ -7,13 +7,13 @@ import base64
 import hashlib
 import json
 import os
+import string
 import tempfile
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import asdict, astuple, dataclass, replace
 from functools import cached_property
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, SupportsInt
 
@@ -43,12 +43,53 @@ class Specials:
         return cls(*range(first, first + 6))
 
 
+@dataclass(frozen=True)
+class Vocabulary:
+    """What objectives know about the ids of a tokenizer; hashed by jit, so in plain values.
+
+    size:      V, of all ids.
+    specials:  the special ones.
+    edges:     bool [2, V] as bytes: which tokens may start a word, and which may end one. A word
+               ends between two tokens if the first may end one and the second may start one.
+    sentinels: ids that stand for hidden spans, in order; special, too.
+    """
+
+    size: int
+    specials: Specials
+    edges: bytes = b""
+    sentinels: tuple[int, ...] = ()
+
+    @property
+    def special(self) -> tuple[int, ...]:
+        """All ids that are no text, and `unk`."""
+        return (*astuple(self.specials), *self.sentinels)
+
+    @property
+    def ordinary(self) -> np.ndarray:
+        """All other ids, int32."""
+        return np.setdiff1d(np.arange(self.size, dtype=np.int32), self.special)
+
+    @property
+    def word_edges(self) -> tuple[np.ndarray, np.ndarray]:
+        """Which tokens may start a word, and which may end one: bool [V] each."""
+        starts, ends = np.frombuffer(self.edges, bool).reshape(2, self.size)
+        return starts, ends
+
+
 class Tokenizer(ABC):
-    """Text to ids and back."""
+    """Text to ids and back.
+
+    `sentinels` are the last ids, which stand for hidden spans and are never read from text.
+    """
 
     name: ClassVar[str]  # as in `tokenizer.name`
     specials: Specials
     vocab_size: int
+    sentinels: range
+
+    def _count_ids(self, others: int, sentinels: int) -> None:
+        self.vocab_size = others + sentinels
+        self.sentinels = range(others, self.vocab_size)
 
     @abstractmethod
     def encode(self, text: str) -> list[int]:
@@ -67,12 +108,16 @@ class Tokenizer(ABC):
         """Returns how many bytes of UTF-8 an ordinary token stands for."""
 
     @abstractmethod
-    def _begins_word(self, before: int, token: int) -> bool:
-        """Returns whether an ordinary or unknown token begins a word after the one before it."""
+    def _starts_word(self, token: int) -> bool:
+        """Tells whether an ordinary token may be the first of a word."""
+
+    def _ends_word(self, token: int) -> bool:
+        """Tells whether an ordinary token may be the last of a word."""
+        return True
 
     @abstractmethod
     def state(self) -> dict[str, Any]:
-        """Returns what the constructor takes, ready for JSON."""
+        """Returns what the constructor takes beside `sentinels`, ready for JSON."""
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Returns `[encode(text) for text in texts]`, maybe faster."""
@@ -80,27 +125,39 @@ class Tokenizer(ABC):
 
     def decode(self, ids: Iterable[SupportsInt]) -> str:
         """Returns the text of `ids`; special ids are dropped, unknown tokens become "⁇"."""
-        dropped = set(astuple(self.specials)) - {self.specials.unk}
+        dropped = set(self.vocabulary.special) - {self.specials.unk}
         return self._decode([int(i) for i in ids if int(i) not in dropped])
 
     def piece(self, token: SupportsInt) -> str:
         """Returns one token readably: its text, or its name such as "<bos>"."""
         names = {i: f"<{name}>" for name, i in asdict(self.specials).items()}
+        names |= {i: f"<sentinel_{n}>" for n, i in enumerate(self.sentinels)}
         return names.get(int(token)) or self._piece(int(token))
 
     def word_starts(self, ids: Sequence[int]) -> list[bool]:
         """Returns True where a token of a text begins a word, as its first token always does.
 
-        Spaces that are tokens of their own belong to the word before them.
+        A space belongs to the word after it.
         """
-        later = (self._begins_word(before, token) for before, token in pairwise(ids))
-        return [True, *later] if len(ids) else []
+        starts, ends = self.vocabulary.word_edges
+        array = np.asarray(ids, np.int32)
+        return [True, *(ends[array[:-1]] & starts[array[1:]]).tolist()] if len(array) else []
 
     def token_bytes(self) -> np.ndarray:
         """Returns int32 [V]: bytes of UTF-8 that each token adds to a text, 0 for specials."""
-        special = set(astuple(self.specials))
-        sizes = [0 if i in special else self._num_bytes(i) for i in range(self.vocab_size)]
-        return np.array(sizes, np.int32)
+        sizes = np.zeros(self.vocab_size, np.int32)
+        for token in self.vocabulary.ordinary.tolist():
+            sizes[token] = self._num_bytes(token)
+        return sizes
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        """What objectives know about the ids."""
+        found = Vocabulary(self.vocab_size, self.specials, sentinels=tuple(self.sentinels))
+        edges = np.ones((2, self.vocab_size), bool)  # a special token is a word of its own
+        for token in found.ordinary.tolist():
+            edges[:, token] = self._starts_word(token), self._ends_word(token)
+        return replace(found, edges=edges.tobytes())
 
     @cached_property
     def fingerprint(self) -> str:
@@ -116,10 +173,9 @@ class Tokenizer(ABC):
         os.replace(file.name, directory / FILE)
 
     def _json(self) -> str:
-        return json.dumps({"name": self.name, **self.state()})
-
-
-_SPACES = frozenset(b" \t\n\r\f\v")
+        state = {"name": self.name, **self.state()}
+        # Without any, the file and the fingerprint are those of a tokenizer that knew none.
+        return json.dumps(state | ({"sentinels": len(self.sentinels)} if self.sentinels else {}))
 
 
 class ByteTokenizer(Tokenizer):
@@ -127,7 +183,9 @@ class ByteTokenizer(Tokenizer):
 
     name = "byte"
     specials = Specials.starting_at(256)
-    vocab_size = 262
+
+    def __init__(self, sentinels: int = 0) -> None:
+        self._count_ids(262, sentinels)
 
     def encode(self, text: str) -> list[int]:
         """Returns the bytes of `text`."""
@@ -143,8 +201,8 @@ class ByteTokenizer(Tokenizer):
     def _num_bytes(self, token: int) -> int:
         return 1
 
-    def _begins_word(self, before: int, token: int) -> bool:
-        return before in _SPACES and token not in _SPACES
+    def _starts_word(self, token: int) -> bool:
+        return chr(token) in string.whitespace  # a space belongs to what follows
 
     def state(self) -> dict[str, Any]:
         """Returns nothing: all byte tokenizers are alike."""
@@ -156,11 +214,11 @@ class _TableTokenizer(Tokenizer):
 
     specials = Specials.starting_at(0)
 
-    def __init__(self, pieces: Sequence[str]) -> None:
+    def __init__(self, pieces: Sequence[str], sentinels: int = 0) -> None:
         self._first = len(astuple(self.specials))
         self._pieces = list(pieces)
         self._ids = {piece: i for i, piece in enumerate(pieces, self._first)}
-        self.vocab_size = self._first + len(pieces)
+        self._count_ids(self._first + len(pieces), sentinels)
 
     def _lookup(self, units: Iterable[str]) -> list[int]:
         return [self._ids.get(unit, self.specials.unk) for unit in units]
@@ -191,16 +249,16 @@ class CharTokenizer(_TableTokenizer):
     def _num_bytes(self, token: int) -> int:
         return len(self._piece(token).encode())
 
-    def _begins_word(self, before: int, token: int) -> bool:
-        return self.piece(before).isspace() and not self.piece(token).isspace()
+    def _starts_word(self, token: int) -> bool:
+        return self._piece(token).isspace()
 
     @classmethod
-    def train(cls, texts: Iterable[str]) -> "CharTokenizer":
+    def train(cls, texts: Iterable[str], sentinels: int = 0) -> "CharTokenizer":
         """Collects the characters of `texts`."""
         seen: set[str] = set()
         for text in texts:
             seen.update(text)
-        return cls(sorted(seen))
+        return cls(sorted(seen), sentinels)
 
 
 class WhitespaceTokenizer(_TableTokenizer):
@@ -219,16 +277,21 @@ class WhitespaceTokenizer(_TableTokenizer):
         piece = self._piece(token)
         return len(piece.removesuffix("@@").encode()) + (not piece.endswith("@@"))
 
-    def _begins_word(self, before: int, token: int) -> bool:
-        return not self.piece(before).endswith("@@")
+    def _starts_word(self, token: int) -> bool:
+        return True
+
+    def _ends_word(self, token: int) -> bool:
+        return not self._piece(token).endswith("@@")
 
     @classmethod
-    def train(cls, texts: Iterable[str], vocab_size: int) -> "WhitespaceTokenizer":
-        """Keeps the most frequent words of `texts`, at most `vocab_size` with the specials."""
+    def train(
+        cls, texts: Iterable[str], vocab_size: int, sentinels: int = 0
+    ) -> "WhitespaceTokenizer":
+        """Keeps the most frequent words of `texts`; `vocab_size` counts the special ids, too."""
         counts = Counter(word for text in texts for word in text.split())
         # Equal counts go by spelling, so that the order of the texts plays no part.
         ranked = sorted(counts, key=lambda word: (-counts[word], word))
-        return cls(ranked[: vocab_size - len(astuple(cls.specials))])
+        return cls(ranked[: vocab_size - len(astuple(cls.specials)) - sentinels], sentinels)
 
 
 class SentencePieceTokenizer(Tokenizer):
@@ -240,14 +303,14 @@ class SentencePieceTokenizer(Tokenizer):
     name = "sentencepiece"
     specials = Specials.starting_at(0)
 
-    def __init__(self, model: str) -> None:
+    def __init__(self, model: str, sentinels: int = 0) -> None:
         import sentencepiece
 
         self._model = model  # in base64
         self._processor = sentencepiece.SentencePieceProcessor(
             model_proto=base64.b64decode(model, validate=True)
         )
-        self.vocab_size = self._processor.vocab_size()
+        self._count_ids(self._processor.vocab_size(), sentinels)
 
     def encode(self, text: str) -> list[int]:
         """Returns the most probable segmentation."""
@@ -266,8 +329,8 @@ class SentencePieceTokenizer(Tokenizer):
     def _num_bytes(self, token: int) -> int:
         return len(self._piece(token).encode())
 
-    def _begins_word(self, before: int, token: int) -> bool:
-        return self._processor.id_to_piece(token).startswith("▁")
+    def _starts_word(self, token: int) -> bool:
+        return self._piece(token).startswith(" ")
 
     def state(self) -> dict[str, Any]:
         """Returns the model file in base64."""
@@ -279,7 +342,7 @@ class SentencePieceTokenizer(Tokenizer):
         from attn_jax.data.sentencepiece_training import train_model
 
         model = train_model(texts, config, cls.specials)
-        return cls(base64.b64encode(model).decode())
+        return cls(base64.b64encode(model).decode(), config.sentinels)
 
 
 _KINDS: dict[str, type[Tokenizer]] = {
@@ -295,11 +358,11 @@ def train_tokenizer(config: TokenizerConfig, texts: Iterable[str]) -> Tokenizer:
       InputError: if `tokenizer.vocab_size` is more, or less, than the texts allow.
     """
     if config.name == "byte":
-        return ByteTokenizer()
+        return ByteTokenizer(config.sentinels)
     if config.name == "char":
-        return CharTokenizer.train(texts)
+        return CharTokenizer.train(texts, config.sentinels)
     if config.name == "whitespace":
-        return WhitespaceTokenizer.train(texts, config.vocab_size)
+        return WhitespaceTokenizer.train(texts, config.vocab_size, config.sentinels)
     return SentencePieceTokenizer.train(texts, config)
 
 

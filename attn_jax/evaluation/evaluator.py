@@ -28,6 +28,13 @@ class Evaluator:
     def __init__(self, subject: Subject):
         """Prepares what does not depend on the parameters."""
 
+    @classmethod
+    def problem(cls, config: Config, objective: Objective) -> str:
+        """Returns what it needs and does not find, or an empty string."""
+        needed = " or ".join(cls.kinds)
+        data = f"{needed} data, and data.name = {config.data.name!r} is {objective.kind} data"
+        return "" if objective.kind in cls.kinds else data
+
     def run(self, params: dict) -> dict[str, Any]:
         """Returns `{name: value}` of plain numbers, strings, lists and dicts.
 

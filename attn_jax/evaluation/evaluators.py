@@ -73,12 +73,9 @@ def refuse_unfit(config: Config, dataset: Dataset, objective: Objective) -> None
         )
     for field in ("evaluators", "curve"):
         for name in names_in(getattr(config.eval, field)):
-            kinds = EVALUATORS[name].kinds
-            if objective.kind not in kinds:
-                raise InputError(
-                    f"eval.{field}: {name!r} needs {' or '.join(kinds)} data, "
-                    f"and data.name = {config.data.name!r} is {objective.kind} data"
-                )
+            problem = EVALUATORS[name].problem(config, objective)
+            if problem:
+                raise InputError(f"eval.{field}: {name!r} needs {problem}")
 
 
 def flat_numbers(results: dict[str, Any], prefix: str = "") -> dict[str, int | float]:

@@ -1,6 +1,5 @@
 """Loss, perplexity, bits per byte and accuracy of the run's own objective."""
 
-import dataclasses
 import math
 from functools import partial
 from typing import Any
@@ -13,7 +12,7 @@ from jaxtyping import Array
 
 from attn_jax.evaluation.evaluator import Evaluator, Subject
 from attn_jax.models.tokens import Pair, Tokens
-from attn_jax.objectives import Objective, make_objective
+from attn_jax.objectives import Objective
 from attn_jax.objectives.losses import token_losses
 
 
@@ -23,50 +22,58 @@ class Loss(Evaluator):
     Of pairs only the target side is scored, whatever the training loss covers, so that all ways of
     translating are measured on the same tokens.
 
-    A masked model's is not a likelihood of the text, so what follows from it is named
-    `pseudo_perplexity` and `pseudo_bits_per_byte`.
+    That of hidden tokens or spans is not a likelihood of the text, so what follows from it is named
+    `pseudo_perplexity` and `pseudo_bits_per_byte`. The parts of a mixture are measured one by one,
+    and their results named apart, e.g. `causal/perplexity`. Where the rate of masking changes in
+    training, it is that of the last step.
     """
 
     kinds = ("text", "pair")
 
     def __init__(self, subject: Subject):
         self._subject = subject
-        tokenizer = subject.dataset.tokenizer
-        config = dataclasses.replace(subject.config.objective, source_loss=0.0)
-        self._objective = make_objective(config, tokenizer.specials, tokenizer.vocab_size)
-        self._token_bytes = jnp.asarray(tokenizer.token_bytes())
+        self._token_bytes = jnp.asarray(subject.dataset.tokenizer.token_bytes())
 
     def run(self, params: dict) -> dict[str, Any]:
         """Returns loss (nats a target) with its standard error, and what follows from it."""
-        subject, split = self._subject, self._subject.config.eval.split
+        objective, split = self._subject.objective.scored(), self._subject.config.eval.split
+        told = {"split": split, "mask": objective.mask}
+        if objective.kind == "pair":
+            told["scored"] = "target side"
+        parts = objective.parts()
+        if parts:
+            return told | {name: self._measure(params, part) for name, part in parts.items()}
+        return told | self._measure(params, objective)
+
+    def _measure(self, params: dict, objective: Objective) -> dict[str, Any]:
+        subject = self._subject
         rows: list[dict[str, np.ndarray]] = []
         items = 0
-        batches = subject.dataset.eval_batches(split, subject.config.eval.max_items)
+        batches = subject.dataset.eval_batches(
+            subject.config.eval.split, subject.config.eval.max_items
+        )
         for number, (found, text) in enumerate(batches):
             # Masks are keyed by the row's number, so the size of a batch does not matter.
             first_row = jnp.int32(number * len(found))
             args = (params, text, first_row, self._token_bytes)
-            rows.append(jax.device_get(_row_sums(subject.graph, self._objective, *args)))
+            rows.append(jax.device_get(_row_sums(subject.graph, objective, *args)))
             items += int(np.count_nonzero(np.asarray(found) >= 0))
         sums = {name: np.concatenate([row[name] for row in rows]).astype(float) for name in rows[0]}
-        told = {"split": split, "mask": self._objective.mask, "items": items}
-        if self._objective.kind == "pair":
-            told["scored"] = "target side"
-        return told | self._means(sums)
+        return {"items": items} | _means(sums, "pseudo_" if objective.pseudo else "")
 
-    def _means(self, sums: dict[str, np.ndarray]) -> dict[str, float]:
-        nll, weight = sums["nll"].sum(), sums["weight"].sum()
-        loss = nll / weight
-        # Of a ratio of sums over rows, since the targets of one row are not independent.
-        spread = np.sqrt(np.sum((sums["nll"] - loss * sums["weight"]) ** 2)) / weight
-        pseudo = "pseudo_" if self._objective.mask == "bidirectional" else ""
-        return {
-            "loss": float(loss),
-            "loss_stderr": float(spread),
-            f"{pseudo}perplexity": math.exp(min(loss, 700)),
-            f"{pseudo}bits_per_byte": float(nll / math.log(2) / sums["bytes"].sum()),
-            "accuracy": float(sums["correct"].sum() / weight),
-        }
+
+def _means(sums: dict[str, np.ndarray], pseudo: str) -> dict[str, float]:
+    nll, weight = sums["nll"].sum(), sums["weight"].sum()
+    loss = nll / weight
+    # Of a ratio of sums over rows, since the targets of one row are not independent.
+    spread = np.sqrt(np.sum((sums["nll"] - loss * sums["weight"]) ** 2)) / weight
+    return {
+        "loss": float(loss),
+        "loss_stderr": float(spread),
+        f"{pseudo}perplexity": math.exp(min(loss, 700)),
+        f"{pseudo}bits_per_byte": float(nll / math.log(2) / sums["bytes"].sum()),
+        "accuracy": float(sums["correct"].sum() / weight),
+    }
 
 
 @partial(jax.jit, static_argnums=(0, 1))
@@ -78,7 +85,7 @@ def _row_sums(
     first_row: Array,
     token_bytes: Array,
 ) -> dict[str, Array]:
-    batch = objective(text, jax.random.key(0), first_row)
+    batch = objective(text, jax.random.key(0), first_row, 1.0)
     losses = token_losses(nnx.merge(graph, params), batch)
     values = {
         "nll": losses.nll,

@@ -23,7 +23,6 @@ from attn_jax.evaluation.score_batches import (
     width_of,
 )
 from attn_jax.objectives import Objective
-from attn_jax.objectives.translation import Translation
 
 
 class Item(NamedTuple):
@@ -192,8 +191,6 @@ class PairScorer(Scorer):
     def __init__(self, *args: Any):
         super().__init__(*args)
         self._specials = self._tokenizer.specials
-        is_pair = self._objective.kind == "pair"
-        self._pairs = self._objective if is_pair else Translation(self._specials)
 
     @property
     def limit(self) -> int:
@@ -221,7 +218,7 @@ class PairScorer(Scorer):
 
     def _score(self, params: dict, items: list[Item]) -> list[Scores]:
         running = [
-            (chosen, score_pairs(self._graph, self._pairs, params, rows))
+            (chosen, score_pairs(self._graph, self._objective.scored(), params, rows))
             for chosen, rows in self._batches(items)
         ]
         return [

@@ -34,9 +34,14 @@ def make_scorer(
     Raises:
       InputError: there is no such method, or the model cannot be read so.
     """
-    pairs = objective.kind == "pair" or config.architecture == "encoder_decoder"
+    if objective.shift is None:
+        raise InputError(
+            f"{name} = {method!r}: the model predicts hidden spans, one after the other; it has no "
+            "score for the tokens of a text"
+        )
+    pairs = objective.kind == "pair"
     if method == OWN:
-        method = "prefix" if pairs else own_method(objective)
+        method = own_method(objective)
     if method not in METHODS:
         allowed = ", ".join((OWN, *METHODS))
         hint = nearest(method, (OWN, *METHODS))

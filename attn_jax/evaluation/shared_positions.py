@@ -12,10 +12,12 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array
 
+from attn_jax.config import Config
 from attn_jax.data.pipeline import Dataset
 from attn_jax.evaluation.evaluator import Evaluator, Subject
 from attn_jax.evaluation.ngram import NGrams
 from attn_jax.models.tokens import Tokens
+from attn_jax.objectives import Objective
 
 MASKS = ("causal", "prefix", "bidirectional")
 CHUNK = 64  # positions, each with its row, in one forward pass
@@ -54,9 +56,9 @@ class SharedPositions(Evaluator):
     prefix:        from the left context, read in both directions.
     bidirectional: from both sides.
 
-    A model trained to predict the next token is read out at the place before, the place itself
-    hidden; one trained to fill in masks at a <mask> in the place itself. So each arm answers in
-    the way it was trained, from the same context.
+    A model trained to fill in masks finds a <mask> in the place itself; from any other the place
+    is hidden. One trained to predict the next token, be it hidden or not, is read out at the place
+    before. So each arm answers in the way it was trained, from the same context.
     """
 
     kinds = ("text",)
@@ -68,6 +70,13 @@ class SharedPositions(Evaluator):
         self._positions = _choose(
             subject.dataset, config.split, config.shared_positions, frozenset(ordinary)
         )
+
+    @classmethod
+    def problem(cls, config: Config, objective: Objective) -> str:
+        """Needs tokens that are predicted where they stand in the text."""
+        name = config.objective.name
+        where = f"tokens predicted where they stand, and objective.name = {name!r} writes spans"
+        return super().problem(config, objective) or ("" if objective.shift is not None else where)
 
     def run(self, params: dict) -> dict[str, Any]:
         """Returns bits, standard error and accuracy by mask, the n-gram baselines, samples."""
@@ -102,8 +111,9 @@ class SharedPositions(Evaluator):
         for start in range(0, len(places.columns), CHUNK):
             piece = slice(start, start + CHUNK)
             rows, columns = jax.tree.map(lambda x, p=piece: x[p], (places.rows, places.columns))
-            mask_id = subject.dataset.tokenizer.specials.mask
-            args = (subject.graph, subject.objective.shift, mask, mask_id)
+            objective, specials = subject.objective, subject.dataset.tokenizer.specials
+            mask_id = specials.mask if objective.fills_masks else None
+            args = (subject.graph, objective.shift, mask, mask_id)
             parts.append(jax.device_get(_predict(*args, params, rows, columns)))
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
@@ -180,25 +190,26 @@ def _predict(
     graph: nnx.GraphDef,
     shift: int,
     mask: str,
-    mask_id: int,
+    mask_id: int | None,
     params: dict,
     tokens: Tokens,
     column: Array,
 ) -> dict[str, Array]:
-    """Scores the token at one column of each row from the context that `mask` lets through."""
+    """Scores the token at one column of each row from the context that `mask` lets through.
+
+    With a `mask_id` that stands in its place; without, nobody sees the place.
+    """
     column = column[:, None]
     target = jnp.take_along_axis(tokens.ids, column, axis=1)
     position = jnp.take_along_axis(tokens.positions, column, axis=1)
     here = jnp.arange(tokens.ids.shape[1])[None, :] == column
-    # Hide the answer: behind <mask> if the readout stands there, else from everyone (a model that
-    # was never shown a <mask> would be misled by it).
-    if shift == 0:
+    if mask_id is not None:
         tokens = tokens.replace(ids=jnp.where(here, mask_id, tokens.ids))
-    else:
+    else:  # a model that was never shown a <mask> would be misled by it
         tokens = tokens.replace(segments=jnp.where(here, 0, tokens.segments))
     if mask == "prefix":
-        # The left context, and the <mask> where the readout stands there, as one prefix.
-        tokens = tokens.prefix(position + (1 - shift))
+        # The left context, and the <mask> if there is one, as one prefix.
+        tokens = tokens.prefix(position + (mask_id is not None))
     else:
         tokens = tokens.causal() if mask == "causal" else tokens.bidirectional()
     model = nnx.merge(graph, params)

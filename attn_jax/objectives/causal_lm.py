@@ -6,9 +6,10 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from attn_jax.config import ObjectiveConfig
-from attn_jax.data.tokenizers import Specials
+from attn_jax.data.tokenizers import Vocabulary
 from attn_jax.models.tokens import Tokens
 from attn_jax.objectives.batch import Batch
+from attn_jax.objectives.objective import Objective
 
 
 def next_tokens(tokens: Tokens) -> tuple[Array, Array]:
@@ -19,20 +20,26 @@ def next_tokens(tokens: Tokens) -> tuple[Array, Array]:
 
 
 @dataclass(frozen=True)
-class CausalLM:
+class CausalLM(Objective):
     """GPT: causal mask, the target of each position is the next token."""
 
     kind = "text"
     architectures = ("decoder",)
     mask = "causal"
-    shift = 1  # a hidden state predicts the token this many positions on
+    shift = 1
 
     @classmethod
-    def of(cls, config: ObjectiveConfig, specials: Specials, vocab_size: int) -> "CausalLM":
+    def of(cls, config: ObjectiveConfig, vocabulary: Vocabulary) -> "CausalLM":
         """Makes the objective of a config for a tokenizer's ids."""
         return cls()
 
-    def __call__(self, tokens: Tokens, key: Array, first_row: Array | int = 0) -> Batch:
+    def __call__(
+        self,
+        tokens: Tokens,
+        key: Array,
+        first_row: Array | int = 0,
+        progress: Array | float = 0.0,
+    ) -> Batch:
         """Returns the batch for packed rows; nothing is random, so `key` is not read."""
         targets, weights = next_tokens(tokens)
         return Batch(tokens.causal(), targets, weights)

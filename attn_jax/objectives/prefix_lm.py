@@ -7,14 +7,15 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from attn_jax.config import ObjectiveConfig
-from attn_jax.data.tokenizers import Specials
+from attn_jax.data.tokenizers import Vocabulary
 from attn_jax.models.tokens import Tokens
 from attn_jax.objectives.batch import Batch, row_keys
 from attn_jax.objectives.causal_lm import next_tokens
+from attn_jax.objectives.objective import Objective
 
 
 @dataclass(frozen=True)
-class PrefixLM:
+class PrefixLM(Objective):
     """The prefix of each segment is 1 to n-1 of its n tokens; only what follows is predicted."""
 
     kind = "text"
@@ -23,11 +24,17 @@ class PrefixLM:
     shift = 1
 
     @classmethod
-    def of(cls, config: ObjectiveConfig, specials: Specials, vocab_size: int) -> "PrefixLM":
+    def of(cls, config: ObjectiveConfig, vocabulary: Vocabulary) -> "PrefixLM":
         """Makes the objective of a config for a tokenizer's ids."""
         return cls()
 
-    def __call__(self, tokens: Tokens, key: Array, first_row: Array | int = 0) -> Batch:
+    def __call__(
+        self,
+        tokens: Tokens,
+        key: Array,
+        first_row: Array | int = 0,
+        progress: Array | float = 0.0,
+    ) -> Batch:
         """Returns the batch for packed rows; the prefix lengths are drawn per segment."""
         lengths = jax.vmap(_prefix_lengths)(row_keys(key, tokens, first_row), tokens.segments)
         targets, weights = next_tokens(tokens)

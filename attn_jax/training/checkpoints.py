@@ -108,7 +108,7 @@ class Checkpoints:
         with ocp.PyTreeCheckpointer() as reader:
             with self._reading(step):
                 saved = reader.metadata(path).item_metadata.tree["params"]
-            _refuse_misfit(path.parent, _shapes(saved), _shapes(like))
+            _refuse_misfit(path.parent, parameter_shapes(saved), parameter_shapes(like))
         with self._reading(step), ocp.PyTreeCheckpointer() as reader:
             restore_args = ocp.checkpoint_utils.construct_restore_args(target)
             args = ocp.args.PyTreeRestore(target, restore_args=restore_args, partial_restore=True)
@@ -143,7 +143,12 @@ class Checkpoints:
             ) from error
 
 
-def _shapes(tree: Any) -> dict[str, tuple[int, ...]]:
+def has_checkpoint(workdir: Path) -> bool:
+    """Tells whether a run has a whole checkpoint."""
+    return any(folder.name.isdecimal() for folder in (workdir / "checkpoints").glob("*"))
+
+
+def parameter_shapes(tree: Any) -> dict[str, tuple[int, ...]]:
     """Returns the shape of every leaf of nested dicts by its dotted name."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     return {".".join(str(key.key) for key in keys): tuple(x.shape) for keys, x in leaves}

@@ -27,7 +27,8 @@ from attn_jax.files import write_whole
 from attn_jax.models.kernels import check_kernel
 from attn_jax.models.transformer import build_model
 from attn_jax.objectives import make_objective
-from attn_jax.training.checkpoints import Checkpoints
+from attn_jax.training.checkpoints import Checkpoints, has_checkpoint
+from attn_jax.training.initial import Start, read_start
 from attn_jax.training.ledger import (
     count_parameters,
     order_fingerprint,
@@ -58,8 +59,10 @@ def train(config: Config, workdir: Path, retry: bool = True) -> dict[str, Any]:
     """Trains, or goes on with, the run in `workdir`, and evaluates it at the end.
 
     The resume rules: (1) a directory of another config is refused; (2) the newest whole checkpoint
-    is restored: state, iterator, totals; (3) lines of metrics.jsonl after it are dropped; (4) the
-    steps go on as if nothing had happened, bit for bit; (5) a finished run is left as it is.
+    is restored: state, iterator, totals; where there is none, training begins, with fresh
+    parameters or with those of `train.init_from`; (3) lines of metrics.jsonl after it are dropped;
+    (4) the steps go on as if nothing had happened, bit for bit; (5) a finished run is left as it
+    is.
 
     Args:
       config: validated.
@@ -90,9 +93,11 @@ def _train(config: Config, workdir: Path, retry: bool) -> dict[str, Any]:
         return ledger
     stored = workdir / "tokenizer"
     saved = (stored / TOKENIZER_FILE).exists()  # a kill may have left an empty folder
+    start = None
+    if config.train.init_from and not has_checkpoint(workdir):
+        start = read_start(config, workdir)
     dataset = open_dataset(config, load_tokenizer(stored) if saved else None)
-    specials, vocab_size = dataset.tokenizer.specials, dataset.tokenizer.vocab_size
-    refuse_unfit(config, dataset, make_objective(config.objective, specials, vocab_size))
+    refuse_unfit(config, dataset, make_objective(config.objective, dataset.tokenizer.vocabulary))
     # The other processes of a distributed run share the directory with the first.
     with locked(workdir) if jax.process_index() == 0 else nullcontext():
         open_run(workdir, config)
@@ -102,7 +107,9 @@ def _train(config: Config, workdir: Path, retry: bool) -> dict[str, Any]:
         if not saved:
             dataset.tokenizer.save(stored)
         (workdir / DIVERGED).unlink(missing_ok=True)
-        return _Run(config, workdir, dataset).run()
+        if start is not None:
+            start.record(workdir)
+        return _Run(config, workdir, dataset, start).run()
 
 
 def _settled(config: Config, workdir: Path, retry: bool) -> dict[str, Any] | None:
@@ -116,12 +123,13 @@ def _settled(config: Config, workdir: Path, retry: bool) -> dict[str, Any] | Non
 class _Run:
     """One start of the loop: everything that does not change from step to step."""
 
-    def __init__(self, config: Config, workdir: Path, dataset: Dataset):
+    def __init__(self, config: Config, workdir: Path, dataset: Dataset, start: Start | None):
         self.config, self.workdir, self.dataset = config, workdir, dataset
         tokenizer = dataset.tokenizer
-        self.objective = make_objective(config.objective, tokenizer.specials, tokenizer.vocab_size)
+        self.objective = make_objective(config.objective, tokenizer.vocabulary)
         model = build_model(config.model, tokenizer.vocab_size, config.train.seed)
-        self.graph, self.params = split_model(model)
+        self.graph, params = split_model(model)
+        self.params = params if start is None else start.params
         self.optimizer = make_optimizer(config.optimizer, config.train.steps)
         self.parallel = make_parallel(config.train.parallel)
         spec = StepSpec(self.graph, self.objective, self.optimizer, config)
@@ -260,7 +268,7 @@ class _Run:
         flops = tokens = 0.0
         key = jax.random.key(self.config.train.seed)
         for text in islice(self._texts(), FLOPS_SAMPLE):
-            batch = self.objective(jax.tree.map(jnp.asarray, text), key)
+            batch = self.objective(jax.tree.map(jnp.asarray, text), key, progress=0.5)  # the mean
             flops += training_flops(self.config.model, self.params, batch)
             tokens += read_tokens(text)
         return flops / tokens

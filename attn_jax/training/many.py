@@ -72,9 +72,10 @@ def _prepare(runs: Sequence[RunSpec]) -> None:
     """Prepares each data set once, before several processes would do it at the same time."""
     prepared = []
     for config, _ in runs:
-        if (config.data, config.tokenizer) not in prepared:
+        what = config.data, config.tokenizer, config.train.init_directory
+        if what not in prepared:
             open_dataset(config)
-            prepared.append((config.data, config.tokenizer))
+            prepared.append(what)
 
 
 def _train_here(runs: Sequence[RunSpec], may_diverge: bool) -> None:

@@ -59,5 +59,5 @@ def restore_run(workdir: Path, step: int = 0, average_last: int = 1) -> TrainedR
         for number, step in enumerate(steps[1:], 2):  # never more than two of them in memory
             other = checkpoints.restore_params(like, step)
             params = jax.tree.map(lambda mean, x, n=number: mean + (x - mean) / n, params, other)
-    objective = make_objective(config.objective, tokenizer.specials, tokenizer.vocab_size)
+    objective = make_objective(config.objective, tokenizer.vocabulary)
     return TrainedRun(config, tokenizer, objective, graph, jax.device_put(params), steps)

@@ -35,6 +35,11 @@ def step_keys(seed: Array | int, step: Array | int) -> Array:
     return jax.random.split(jax.random.fold_in(jax.random.key(seed), step))
 
 
+def training_progress(step: Array | int, steps: int) -> Array | float:
+    """Returns 0 at the first of all steps, 1 at the last."""
+    return step / max(steps - 1, 1)
+
+
 def make_step(spec: StepSpec, axis_name: str | None = None) -> StepFn:
     """Returns `step(state, text) -> (state, sums of the window)`.
 
@@ -54,7 +59,8 @@ def make_step(spec: StepSpec, axis_name: str | None = None) -> StepFn:
             device = jax.lax.axis_index(axis_name)
             first_row = device * jax.tree.leaves(text)[0].shape[0]
             dropout_key = jax.random.fold_in(dropout_key, device)
-        batch = spec.objective(text, mask_key, first_row)
+        progress = training_progress(state.step, config.train.steps)
+        batch = spec.objective(text, mask_key, first_row, progress)
         sums, grads = _sums_and_gradients(spec, state.params, batch, dropout_key)
         if axis_name:
             sums, grads = jax.lax.psum((sums, grads), axis_name)

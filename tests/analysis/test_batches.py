@@ -79,8 +79,7 @@ def test_the_runner_shows_what_the_step_sees(run_module, train_command, tiny_dat
     dataset = open_dataset(config)
     batches = iter(dataset.train_batches(3))
     text = [next(batches) for _ in range(3)][2]
-    specials, vocab_size = dataset.tokenizer.specials, dataset.tokenizer.vocab_size
-    objective = make_objective(config.objective, specials, vocab_size)
+    objective = make_objective(config.objective, dataset.tokenizer.vocabulary)
     batch = objective(jax.tree.map(np.asarray, text), step_keys(3, 2)[0])
     assert done.stdout.endswith(describe_row(batch, dataset.tokenizer, 1, 99) + "\n")
     done = run_module(*command, "--row=9")

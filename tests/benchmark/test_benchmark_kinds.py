@@ -78,7 +78,7 @@ def test_the_flops_of_the_encoder_are_those_of_its_targets():
 def test_presets_are_full_rows_of_one_segment_without_special_ids():
     work = train.synthetic(SIZES)
     for text in work.texts:
-        assert text.ids.max() < V - 6 == work.specials.pad
+        assert text.ids.max() < V - 6 == work.vocabulary.specials.pad
         np.testing.assert_array_equal(text.segments, np.ones((B, T)))
         np.testing.assert_array_equal(text.positions, [np.arange(T)] * B)
 
@@ -151,7 +151,7 @@ def test_the_input_pipeline_counts_tokens(tiny_data):
 def test_a_config_is_trained_on_its_own_data(tiny_data):
     work = train.real(tiny_data.config())
     assert len(work.texts) == train.BATCHES
-    assert work.vocab_size == 262  # bytes, and the special ones
+    assert work.vocabulary.size == 262  # bytes, and the special ones
     assert all(text.ids.shape == (4, 16) for text in work.texts)
 
 

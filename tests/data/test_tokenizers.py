@@ -80,11 +80,11 @@ def test_words_start_after_spaces(trained, kind):
     assert tokenizer.word_starts([]) == []
 
 
-def test_a_space_is_no_word_and_the_first_token_always_begins_one(trained):
+def test_a_space_belongs_to_the_word_after_it_and_the_first_token_always_begins_one(trained):
     for kind in ("byte", "char"):
         tokenizer = trained[kind]
         found = tokenizer.word_starts(tokenizer.encode(" a  b"))
-        assert found == [True, True, False, False, True]
+        assert found == [True, False, True, True, False]
 
 
 def test_a_piece_goes_on_after_its_mark():
@@ -144,6 +144,66 @@ def test_fingerprints_tell_tokenizers_apart(trained):
 def test_vocab_size_is_kept(trained):
     assert trained["sentencepiece"].vocab_size == 100
     assert train_tokenizer(TokenizerConfig("whitespace", 12), TEXTS).vocab_size == 12
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_sentinels_are_the_last_ids_and_stand_for_no_text(trained, kind, tmp_path):
+    tokenizer = train_tokenizer(TokenizerConfig(kind, 103, sentinels=3), TEXTS)
+    plain = trained[kind]
+    assert tokenizer.vocab_size == plain.vocab_size + 3
+    assert tokenizer.vocabulary.sentinels == tuple(range(plain.vocab_size, plain.vocab_size + 3))
+    ids = plain.encode(TEXTS[0])
+    assert tokenizer.encode(TEXTS[0]) == ids
+    last = plain.vocab_size + 2
+    assert tokenizer.decode([*ids, last]) == plain.decode(ids)
+    assert tokenizer.piece(last) == "<sentinel_2>"
+    assert tokenizer.token_bytes().tolist() == [*plain.token_bytes(), 0, 0, 0]
+    assert set(tokenizer.vocabulary.special) == {
+        *astuple(plain.specials),
+        *range(last - 2, last + 1),
+    }
+    tokenizer.save(tmp_path)
+    assert load_tokenizer(tmp_path).vocabulary == tokenizer.vocabulary
+    assert tokenizer.fingerprint != plain.fingerprint
+    assert plain.vocabulary.sentinels == ()
+    assert "sentinels" not in plain._json()  # and so the fingerprints of old files
+
+
+def test_limits_of_a_vocabulary_count_the_sentinels():
+    with pytest.raises(InputError) as caught:
+        train_tokenizer(TokenizerConfig("sentencepiece", 5000), TEXTS)
+    limit = int(str(caught.value).split()[-1])
+    with pytest.raises(InputError, match=f"at most {limit + 30}$"):
+        train_tokenizer(TokenizerConfig("sentencepiece", 5000, sentinels=30), TEXTS)
+
+
+def words_by_edges(tokenizer, text):
+    """The words of a text, each as its tokens' pieces."""
+    starts, ends = tokenizer.vocabulary.word_edges
+    words = []
+    ids = tokenizer.encode(text)
+    for before, token in zip([None, *ids], ids, strict=False):
+        if before is None or (starts[token] and ends[before]):
+            words.append([])
+        words[-1].append(tokenizer.piece(token))
+    return words
+
+
+@pytest.mark.parametrize("kind", ["sentencepiece", "byte", "char"])
+def test_words_begin_at_spaces(trained, kind):
+    words = words_by_edges(trained[kind], "the sea and the land")
+    assert ["".join(word).strip() for word in words] == ["the", "sea", "and", "the", "land"]
+    assert max(map(len, words)) > 1
+    assert all(word[0].startswith(" ") for word in words[1:])
+
+
+def test_pieces_of_byte_pairs_are_one_word():
+    tokenizer = WhitespaceTokenizer.train(["un@@ believ@@ able news able un@@"], vocab_size=20)
+    words = words_by_edges(tokenizer, "un@@ believ@@ able news able un@@ news")
+    assert words == [["un@@", "believ@@", "able"], ["news"], ["able"], ["un@@", "news"]]
+    # Only the tokens before tell whether "able" begins a word.
+    specials = astuple(tokenizer.specials)
+    assert all(edges[list(specials)].all() for edges in tokenizer.vocabulary.word_edges)
 
 
 @pytest.mark.parametrize(("size", "message"), [(5000, "at most"), (20, "at least")])

@@ -151,7 +151,7 @@ def test_a_learned_table_that_is_too_short_is_an_input_error(tiny):
 class Letters(Tokenizer):
     """As far as a `Writer` needs one: ids are letters, a being 10."""
 
-    _piece = _num_bytes = state = None
+    _piece = _num_bytes = _starts_word = state = None
 
     def __init__(self, specials):
         self.specials = specials

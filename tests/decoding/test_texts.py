@@ -46,7 +46,7 @@ def test_flags_that_conflict_are_refused(beam_size, length_penalty, fields, mess
 class Digits(Tokenizer):
     """As far as a `Writer` needs one: ids are digits, and 10 more."""
 
-    _piece = _num_bytes = state = None
+    _piece = _num_bytes = _starts_word = state = None
 
     def __init__(self, specials):
         self.specials = specials

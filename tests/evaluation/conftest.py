@@ -24,7 +24,7 @@ def make_subject():
     def make(config):
         dataset = open_dataset(config)
         tokenizer = dataset.tokenizer
-        objective = make_objective(config.objective, tokenizer.specials, tokenizer.vocab_size)
+        objective = make_objective(config.objective, tokenizer.vocabulary)
         shapes = nnx.eval_shape(lambda: build_model(config.model, tokenizer.vocab_size))
         graph, like = split_model(shapes)
         rng = np.random.default_rng(0)

@@ -9,6 +9,8 @@ import pytest
 from flax import nnx
 from tiny_runs import TRANSLATION
 
+from attn_jax.errors import InputError
+from attn_jax.evaluation.evaluators import refuse_unfit
 from attn_jax.evaluation.loss import Loss
 from attn_jax.models.tokens import Tokens
 from attn_jax.objectives import OBJECTIVES
@@ -140,6 +142,55 @@ def test_a_masked_lm_has_no_perplexity(tiny_data, make_subject):
     assert not {"perplexity", "bits_per_byte"} & found.keys()
     assert found["mask"] == "bidirectional"
     assert found == Loss(subject).run(params)  # the same places are masked each time
+
+
+def test_the_parts_of_a_mixture_are_measured_apart(tiny_data, make_subject):
+    """T17: as each objective on its own would; nothing is named as if it were both."""
+    found = {}
+    for name in ("mixture", "causal_lm", "masked_next_token"):
+        subject, params = make_subject(tiny_data.config(**{"objective.name": name}))
+        found[name] = Loss(subject).run(params)
+    assert set(found["mixture"]) == {"split", "mask", "causal", "masked"}
+    for part, name in (("causal", "causal_lm"), ("masked", "masked_next_token")):
+        alone = {k: v for k, v in found[name].items() if k not in ("split", "mask")}
+        assert found["mixture"][part] == pytest.approx(alone)
+    assert "perplexity" in found["mixture"]["causal"]
+    assert not {"perplexity", "bits_per_byte"} & found["mixture"]["masked"].keys()
+    assert "pseudo_perplexity" in found["mixture"]["masked"]
+
+
+def test_the_rate_of_masking_is_that_of_the_last_step(tiny_data, make_subject):
+    fields = {"objective.name": "masked_lm", "model.architecture": "encoder"}
+    losses = {}
+    for first, last in ((0.5, 0.2), (0.2, 0.0), (0.5, 0.0)):
+        rates = {"objective.mask_rate": first, "objective.final_mask_rate": last}
+        subject, params = make_subject(tiny_data.config(**fields | rates))
+        losses[first, last] = Loss(subject).run(params)["loss"]
+    assert losses[0.5, 0.2] == pytest.approx(losses[0.2, 0.0])
+    assert abs(losses[0.5, 0.2] - losses[0.5, 0.0]) > 1e-4
+
+
+SPANS = {"objective.name": "span_corruption", "model.architecture": "encoder_decoder"}
+SPANS |= {"tokenizer.sentinels": 2}
+ONE_STACK = {"objective.name": "prefix_span_corruption", "model.architecture": "decoder"}
+
+
+@pytest.mark.parametrize("fields", [SPANS, SPANS | ONE_STACK], ids=["pair of stacks", "one stack"])
+def test_hidden_spans_have_no_perplexity_and_no_shared_positions(tiny_data, make_subject, fields):
+    subject, params = make_subject(tiny_data.config(**fields))
+    found = Loss(subject).run(params)
+    assert found["pseudo_perplexity"] == pytest.approx(math.exp(found["loss"]), rel=1e-4)
+    assert "perplexity" not in found
+    assert found == Loss(subject).run(params)
+    refuse_unfit(subject.config, subject.dataset, subject.objective)
+    wrong = {"shared_positions": "writes spans"}
+    if fields["model.architecture"] == "encoder_decoder":
+        wrong |= {"attention": "needs a single stack"}
+    for evaluator, message in wrong.items():
+        config = tiny_data.config(**fields | {"eval.curve": evaluator})
+        with pytest.raises(InputError, match=rf"eval.curve: '{evaluator}' needs .*") as caught:
+            refuse_unfit(config, subject.dataset, subject.objective)
+        assert message in str(caught.value)
 
 
 def test_the_test_split_is_another(tiny_data, make_subject):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from attn_jax.data.tokenizers import ByteTokenizer, WhitespaceTokenizer
+from attn_jax.data.tokenizers import ByteTokenizer, Vocabulary, WhitespaceTokenizer
 from attn_jax.errors import InputError
 from attn_jax.evaluation import score_batches
 from attn_jax.evaluation.methods import METHODS
@@ -16,10 +16,13 @@ from attn_jax.evaluation.score_batches import fit, rows_of, width_of
 from attn_jax.evaluation.scorers import Item, Scorer, hidden_places
 from attn_jax.evaluation.scoring import make_scorer
 from attn_jax.models.tokens import Pair, Tokens
+from attn_jax.objectives import OBJECTIVES
 from attn_jax.objectives.causal_lm import CausalLM
 from attn_jax.objectives.losses import token_losses
 from attn_jax.objectives.masked_lm import MaskedLM
+from attn_jax.objectives.masking import Masking
 from attn_jax.objectives.prefix_lm import PrefixLM
+from attn_jax.objectives.span_corruption import PrefixSpanCorruption
 from attn_jax.objectives.translation import CausalTranslation, PrefixTranslation, Translation
 from attn_jax.training.state import split_model
 
@@ -30,12 +33,6 @@ PLL = ("pll", "pll_within_word", "pll_whole_word", "pll_global")
 TEXTS = [(10, 11, 13, 20), (30,), (41, 43, 40), (10, 13, 15, 16, 18, 19, 21), (50, 52), (61, 60)]
 ONE_PIECE = [(10, 12, 14, 20), (30,), (40, 42), (66, 10, 14)]
 ITEMS = [Item((), text) for text in TEXTS] + [Item((30, 31, 70), (12, 13, 14)), Item((8,), (9, 11))]
-
-
-class Shifted(MaskedLM):
-    """Fills gaps, read out at the place before."""
-
-    shift = 1
 
 
 class Evens(WhitespaceTokenizer):
@@ -52,6 +49,10 @@ class Evens(WhitespaceTokenizer):
 @pytest.fixture(scope="module")
 def tokenizer(specials):
     return Evens(specials)
+
+
+def _masking(tokenizer):
+    return Masking(Vocabulary(80, tokenizer.specials), 0.3, 0.3, 0.8, 0.1)
 
 
 @pytest.fixture(autouse=True)
@@ -73,7 +74,7 @@ def score(models, tokenizer):
     def run(shift, method, items, model=None):
         model = model or models[shift]
         graph, params = split_model(model)
-        objective = (MaskedLM, Shifted)[shift](tokenizer.specials, 80, 0.3, 0.8, 0.1)
+        objective = OBJECTIVES[("masked_lm", "masked_next_token")[shift]](_masking(tokenizer))
         scorer = make_scorer(method, graph, objective, tokenizer, model.config)
         return [found.log_probs for found in scorer.score(params, items)]
 
@@ -187,7 +188,7 @@ def test_a_masked_token_cannot_be_seen_and_the_others_can(models, tokenizer):
 
 def _about(model, tokenizer, objective=None):
     graph, _ = split_model(model)
-    objective = objective or MaskedLM(tokenizer.specials, 80, 0.3, 0.8, 0.1)
+    objective = objective or MaskedLM(_masking(tokenizer))
     return graph, objective, tokenizer, model.config
 
 
@@ -300,7 +301,7 @@ def test_own_methods(models, tiny, tokenizer, specials):
 
     assert own(models[1], CausalLM()) == "causal"
     assert own(models[1], PrefixLM()) == "prefix"
-    assert own(models[0], MaskedLM(specials, 80, 0.3, 0.8, 0.1)) == "pll"
+    assert own(models[0], MaskedLM(_masking(tokenizer))) == "pll"
 
 
 def test_methods_that_cannot_be_are_refused(tiny, models, tokenizer, specials):
@@ -310,6 +311,9 @@ def test_methods_that_cannot_be_are_refused(tiny, models, tokenizer, specials):
     joined = _about(models[1], tokenizer, CausalTranslation(specials))
     with pytest.raises(InputError, match=r"eval\.scoring = 'pll': translation"):
         make_scorer("pll", *joined, "eval.scoring")
+    hidden_spans = PrefixSpanCorruption(Vocabulary(80, specials), 0.15, 3.0)
+    with pytest.raises(InputError, match=r"method = 'own': .*hidden spans"):
+        make_scorer("own", *_about(models[1], tokenizer, hidden_spans))
     with pytest.raises(InputError, match=r"'pl': expected one of own, causal.*did you mean 'pll'"):
         make_scorer("pl", *_about(models[1], tokenizer))
 

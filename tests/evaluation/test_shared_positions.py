@@ -26,6 +26,9 @@ IDS = np.random.default_rng(0).integers(7, V, (6, T)).astype(np.int32)
 OTHER = (IDS - 7 + 30) % (V - 7) + 7  # another token everywhere
 
 
+SHIFTS = {"next": 1, "mask": 0, "both": 1}
+
+
 def tokens_of(ids):
     positions = np.where(SEGMENTS == 2, np.arange(T) - 5, np.arange(T)).astype(np.int32)
     return Tokens(*map(jnp.asarray, (ids, positions, SEGMENTS)))
@@ -33,15 +36,19 @@ def tokens_of(ids):
 
 @pytest.fixture(scope="module")
 def predict(tiny):
-    """Returns a function from (shift, mask, ids) to the distribution over all words, [6, V].
+    """Returns a function from (way, mask, ids) to the distribution over all words, [6, V].
 
-    Shift 1 is a decoder, 0 an encoder; both have two layers, so that context has context.
+    The ways: "next", a decoder read out one place before, the place hidden; "mask", an encoder read
+    out at a <mask>; "both", a decoder read out one place before a <mask>. All have two layers, so
+    that context has context.
     """
-    models = {1: tiny(architecture="decoder"), 0: tiny(architecture="encoder")}
+    decoder = tiny(architecture="decoder")
+    models = {"next": decoder, "mask": tiny(architecture="encoder"), "both": decoder}
 
-    def run(shift, mask, ids):
-        graph, params = split_model(models[shift])
-        args = (graph, shift, mask, MASK_ID, params)
+    def run(way, mask, ids):
+        graph, params = split_model(models[way])
+        mask_id = None if way == "next" else MASK_ID
+        args = (graph, SHIFTS[way], mask, mask_id, params)
         found = _predict(*args, tokens_of(ids), jnp.asarray(COLUMNS))
         spread = np.zeros((6, V), np.float32)
         np.put_along_axis(spread, np.asarray(found["guesses"]), found["probabilities"], axis=1)
@@ -58,39 +65,39 @@ def predict(tiny):
         yield run
 
 
-def changed_rows(predict, shift, mask, where):
+def changed_rows(predict, way, mask, where):
     """Which rows answer otherwise once the tokens `where` are others."""
-    before = predict(shift, mask, IDS)
-    after = predict(shift, mask, np.where(where, OTHER, IDS))
+    before = predict(way, mask, IDS)
+    after = predict(way, mask, np.where(where, OTHER, IDS))
     return abs(before - after).max(1) > 1e-6
 
 
 each_arm = pytest.mark.parametrize("mask", MASKS)
-both = pytest.mark.parametrize("shift", [1, 0])
+each_way = pytest.mark.parametrize("way", list(SHIFTS))
 
 
-@both
+@each_way
 @each_arm
-def test_the_target_never_leaks(predict, shift, mask):
-    assert not changed_rows(predict, shift, mask, WHERE == 0).any()
+def test_the_target_never_leaks(predict, way, mask):
+    assert not changed_rows(predict, way, mask, WHERE == 0).any()
 
 
-@both
+@each_way
 @each_arm
-def test_the_future_is_seen_only_from_both_sides(predict, shift, mask):
+def test_the_future_is_seen_only_from_both_sides(predict, way, mask):
     future = (WHERE > 0) & INSIDE
-    seen = changed_rows(predict, shift, mask, future)
+    seen = changed_rows(predict, way, mask, future)
     assert np.array_equal(seen, future.any(1) & (mask == "bidirectional"))
     assert future.any(1).sum() == 4
 
 
-@both
+@each_way
 @each_arm
-def test_the_past_is_always_seen_and_other_documents_never(predict, shift, mask):
-    assert changed_rows(predict, shift, mask, (WHERE < 0) & INSIDE).all()
+def test_the_past_is_always_seen_and_other_documents_never(predict, way, mask):
+    assert changed_rows(predict, way, mask, (WHERE < 0) & INSIDE).all()
     first = (np.arange(T) == 0) & INSIDE  # even the first token, from far away
-    assert np.array_equal(changed_rows(predict, shift, mask, first), first.any(1))
-    assert not changed_rows(predict, shift, mask, ~INSIDE).any()
+    assert np.array_equal(changed_rows(predict, way, mask, first), first.any(1))
+    assert not changed_rows(predict, way, mask, ~INSIDE).any()
     assert (~INSIDE).any()
 
 
@@ -100,28 +107,37 @@ def read_out(model, tokens, columns):
 
 
 def test_causal_next_token_predictions_are_those_of_the_language_model(predict):
-    expected = read_out(predict.models[1], tokens_of(IDS).causal(), COLUMNS - 1)
-    np.testing.assert_allclose(predict(1, "causal", IDS), expected, atol=1e-6)
+    expected = read_out(predict.models["next"], tokens_of(IDS).causal(), COLUMNS - 1)
+    np.testing.assert_allclose(predict("next", "causal", IDS), expected, atol=1e-6)
 
 
-@both
-def test_a_prefix_is_the_left_context_alone_read_from_both_sides(predict, shift):
+@each_way
+def test_a_prefix_is_the_left_context_alone_read_from_both_sides(predict, way):
     """The oracle cuts the row off and reads what is left with a bidirectional mask."""
     ids = np.where(WHERE == 0, MASK_ID, IDS)
-    left = jnp.asarray(np.where(-shift >= WHERE, SEGMENTS, 0), jnp.int32)
+    last = -1 if way == "next" else 0  # the <mask> is a part of the prefix
+    left = jnp.asarray(np.where(last >= WHERE, SEGMENTS, 0), jnp.int32)
     tokens = tokens_of(ids).replace(segments=left).bidirectional()
-    expected = read_out(predict.models[shift], tokens, COLUMNS - shift)
-    found = predict(shift, "prefix", IDS)
+    expected = read_out(predict.models[way], tokens, COLUMNS - SHIFTS[way])
+    found = predict(way, "prefix", IDS)
     np.testing.assert_allclose(found, expected, atol=1e-6)
     # The first row has one token on the left: nothing to read in two ways.
-    difference = abs(found - predict(shift, "causal", IDS)).max(1)
+    difference = abs(found - predict(way, "causal", IDS)).max(1)
     assert (difference[[1, 2, 3, 5]] > 1e-4).all()
 
 
 def test_both_sides_are_those_of_the_masked_language_model(predict):
     tokens = tokens_of(np.where(WHERE == 0, MASK_ID, IDS)).bidirectional()
-    expected = read_out(predict.models[0], tokens, COLUMNS)
-    np.testing.assert_allclose(predict(0, "bidirectional", IDS), expected, atol=1e-6)
+    for way in ("mask", "both"):
+        expected = read_out(predict.models[way], tokens, COLUMNS - SHIFTS[way])
+        np.testing.assert_allclose(predict(way, "bidirectional", IDS), expected, atol=1e-6)
+    # Without the <mask> it would be another question.
+    assert abs(predict("next", "bidirectional", IDS) - expected).max() > 1e-3
+
+
+def test_left_to_right_a_mask_in_the_place_is_not_seen(predict):
+    found = predict("both", "causal", IDS)
+    np.testing.assert_allclose(found, predict("next", "causal", IDS), atol=1e-6)
 
 
 ENCODER = {"objective.name": "masked_lm", "model.architecture": "encoder"}

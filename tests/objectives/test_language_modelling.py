@@ -9,6 +9,7 @@ from attn_jax.models.tokens import Tokens
 from attn_jax.objectives import make_objective
 from attn_jax.objectives.causal_lm import CausalLM
 from attn_jax.objectives.masked_lm import MaskedLM
+from attn_jax.objectives.masking import Masking
 from attn_jax.objectives.prefix_lm import PrefixLM
 from attn_jax.objectives.translation import CausalTranslation, PrefixTranslation, Translation
 
@@ -96,15 +97,15 @@ def test_prefixes_depend_on_the_key_and_on_the_row_number_alone():
     assert len({tuple(row) for row in blocks.tolist()}) == 4 * 1 * 1 * 2
 
 
-def test_objectives_by_name(specials):
+def test_objectives_by_name(specials, vocabulary):
     made = {
-        name: make_objective(ObjectiveConfig(name=name), specials, 80)
+        name: make_objective(ObjectiveConfig(name=name), vocabulary)
         for name in ("causal_lm", "prefix_lm", "masked_lm", "translation")
     }
     assert made["causal_lm"] == CausalLM()
     assert made["prefix_lm"] == PrefixLM()
-    assert made["masked_lm"] == MaskedLM(specials, 80, 0.3, 0.8, 0.1)
+    assert made["masked_lm"] == MaskedLM(Masking(vocabulary, 0.3, 0.3, 0.8, 0.1))
     assert made["translation"] == Translation(specials)
     for mask in ("causal", "prefix"):
         config = ObjectiveConfig(name=f"{mask}_translation")
-        assert make_objective(config, specials, 80) == JOINED[mask](specials)
+        assert make_objective(config, vocabulary) == JOINED[mask](specials)

@@ -6,54 +6,31 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from masked_text import VOCAB, chosen, has_target, is_ordinary, stream
 
+from attn_jax.data.tokenizers import Vocabulary
 from attn_jax.models.tokens import Tokens
 from attn_jax.objectives.masked_lm import MaskedLM
+from attn_jax.objectives.masking import Masking
 
 KEY = jax.random.key(0)
-VOCAB = 26
 
 
-def stream(specials, words, B, T):
-    """Framed documents of the given numbers of words, end to end, cut into B rows of T tokens."""
-    rng = np.random.default_rng(0)
-    ordinary = np.setdiff1d(np.arange(VOCAB), astuple(specials))
-    ids, documents = [], []
-    while len(ids) < B * T:
-        n = int(rng.choice(words))
-        ids += [specials.bos, *rng.choice(ordinary, n), specials.eos]
-        documents += [documents[-1] + 1 if documents else 1] * (n + 2)
-    ids, documents = (np.array(x[: B * T], np.int32).reshape(B, T) for x in (ids, documents))
-    segments = documents - documents[:, :1] + 1
-    same = segments[:, :, None] == segments[:, None, :]
-    positions = np.tril(same).sum(-1).astype(np.int32) - 1
-    return Tokens(*map(jnp.asarray, (ids, positions, segments)))
-
-
-def is_ordinary(specials, tokens):
-    ids, segments = np.asarray(tokens.ids), np.asarray(tokens.segments)
-    return (segments != 0) & ~np.isin(ids, astuple(specials))
-
-
-def chosen(batch):
-    """True at [b, t] where token t is a target that counts."""
-    found = np.zeros(batch.inputs.ids.shape, int)
-    np.add.at(found, (np.arange(len(found))[:, None], batch.at), np.asarray(batch.weights, int))
-    assert found.max() <= 1  # no place counts twice
-    return found == 1
+def masked(specials, rate, *shares):
+    return MaskedLM(Masking(Vocabulary(VOCAB, specials), rate, rate, *shares))
 
 
 @pytest.fixture(scope="module")
 def large(specials):
     """100,000 tokens and their batch, at a rate of 0.3."""
     tokens = stream(specials, [20, 100, 300], 100, 1000)
-    return tokens, jax.jit(MaskedLM(specials, VOCAB, 0.3, 0.8, 0.1))(tokens, KEY)
+    return tokens, jax.jit(masked(specials, 0.3, 0.8, 0.1))(tokens, KEY)
 
 
 @pytest.fixture(scope="module")
 def small(specials):
     """40 rows of many tiny documents, the first and the last of a row cut; and a function."""
-    objective = jax.jit(MaskedLM(specials, VOCAB, 0.3, 0.8, 0.1))
+    objective = jax.jit(masked(specials, 0.3, 0.8, 0.1))
     return stream(specials, [1, 1, 2, 3], 40, 24), lambda *x, row=0: objective(*x, jnp.int32(row))
 
 
@@ -90,29 +67,15 @@ def test_what_is_not_chosen_is_read_as_it_is(large):
     assert np.array_equal(batch.inputs.positions, tokens.positions)
 
 
-def has_target(specials, tokens, batch):
-    """Per segment of each row that has an ordinary token: whether it has a target."""
-    ordinary, where = is_ordinary(specials, tokens), chosen(batch)
-    segments = np.asarray(tokens.segments)
-    return np.array(
-        [
-            where[b][segments[b] == s].any()
-            for b in range(len(segments))
-            for s in np.unique(segments[b])
-            if ordinary[b][segments[b] == s].any()
-        ]
-    )
-
-
 def test_every_document_and_fragment_has_a_target(specials, small):
     tokens, objective = small
     assert np.asarray(tokens.segments).max() == 9  # hardly more documents fit in 24 tokens
     for seed in range(5):
         batch = objective(tokens, jax.random.key(seed))
-        assert has_target(specials, tokens, batch).all()
+        assert has_target(specials, tokens, chosen(batch)).all()
     # Negative control: the rate alone leaves documents without any.
     alone = objective(tokens.replace(segments=jnp.minimum(tokens.segments, 1)), KEY)
-    assert not has_target(specials, tokens, alone).all()
+    assert not has_target(specials, tokens, chosen(alone)).all()
 
 
 def test_special_tokens_and_padding_are_never_targets(specials, small):
@@ -124,7 +87,7 @@ def test_special_tokens_and_padding_are_never_targets(specials, small):
     batch = objective(tokens, KEY)
     assert not chosen(batch)[~is_ordinary(specials, tokens)].any()
     assert not np.isin(np.asarray(batch.targets)[batch.weights > 0], astuple(specials)).any()
-    assert has_target(specials, tokens, batch).all()
+    assert has_target(specials, tokens, chosen(batch)).all()
 
 
 def test_weights_are_zeros_and_ones_and_not_segment_ids(small):
@@ -139,7 +102,7 @@ def test_token_0_is_a_word_like_any_other(specials):
     """T7: padding has another id, and id 0 may be a target and be drawn."""
     moved = replace(specials, mask=25, pad=24)
     tokens = stream(moved, [8], 40, 24)
-    batch = jax.jit(MaskedLM(moved, VOCAB, 0.5, 0.0, 1.0))(tokens, KEY)
+    batch = jax.jit(masked(moved, 0.5, 0.0, 1.0))(tokens, KEY)
     counted = np.asarray(batch.weights) > 0
     assert (np.asarray(batch.targets)[counted] == 0).any()
     read = np.asarray(batch.inputs.ids)[chosen(batch)]
@@ -179,7 +142,7 @@ def test_rows_without_words_have_no_targets(specials, small):
 
 @pytest.mark.parametrize("rate", [0.05, 0.3, 0.99])
 def test_places_are_enough_for_the_rate_and_for_all_documents(specials, rate):
-    objective = MaskedLM(specials, VOCAB, rate, 0.8, 0.1)
+    objective = masked(specials, rate, 0.8, 0.1).masking
     for T in range(1, 40):
         documents = 2 + max(T - 2, 0) // 3  # two cut ones of one token, whole ones of three
         assert objective.places(T) >= min(T, max(rate * T, documents))

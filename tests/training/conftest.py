@@ -12,7 +12,7 @@ from tiny_runs import (
 from unequal import SIMPLE, packed_pairs, packed_rows
 
 from attn_jax.config import Config, with_fields
-from attn_jax.objectives import make_objective
+from attn_jax.objectives import OBJECTIVES, make_objective
 from attn_jax.training.optimizers import make_optimizer
 from attn_jax.training.state import new_state, split_model
 from attn_jax.training.step import StepSpec
@@ -31,19 +31,18 @@ def text_of(specials):
 
 
 @pytest.fixture(scope="session")
-def new_spec(specials, tiny):
+def new_spec(vocabulary, tiny):
     """Returns a function that makes a step's spec, and its first state, around a tiny model."""
 
     def make(objective="causal_lm", **changes):
-        architecture = {"masked_lm": "encoder", "translation": "encoder_decoder"}
         fields = {name.replace("__", "."): value for name, value in changes.items()}
         dropout = fields.get("model.dropout", 0.0)
-        architecture = architecture.get(objective, "decoder")
+        architecture = OBJECTIVES[objective].architectures[-1]
         model = tiny(architecture=architecture, dropout=dropout, **SIMPLE)
         config = with_fields(Config(), {"objective.name": objective} | fields)
         graph, params = split_model(model)
         optimizer = make_optimizer(config.optimizer, config.train.steps)
-        objective = make_objective(config.objective, specials, 80)
+        objective = make_objective(config.objective, vocabulary)
         return StepSpec(graph, objective, optimizer, config), new_state(
             params, optimizer, config.train.seed
         )

@@ -15,7 +15,7 @@ import numpy as np
 from flax import nnx
 
 from attn_jax.config import Config, with_fields
-from attn_jax.data.tokenizers import Specials
+from attn_jax.data.tokenizers import Specials, Vocabulary
 from attn_jax.models.transformer import build_model
 from attn_jax.objectives import OBJECTIVES, make_objective
 from attn_jax.training.optimizers import make_optimizer
@@ -34,7 +34,7 @@ SMALL = {"d_model": 8, "num_heads": 2, "d_ff": 12}
 def make_spec(objective, dropout=0.0):
     model = SMALL | unequal.SIMPLE | {"dropout": dropout}
     fields = {f"model.{name}": value for name, value in model.items()}
-    (architecture,) = OBJECTIVES[objective].architectures
+    architecture = OBJECTIVES[objective].architectures[-1]
     fields |= {"objective.name": objective, "model.architecture": architecture}
     fields |= {
         "optimizer.name": "sgd",
@@ -47,7 +47,9 @@ def make_spec(objective, dropout=0.0):
     rng = np.random.default_rng(0)  # the initializers would be compiled one by one
     params = jax.tree.map(lambda x: rng.normal(0, 0.3, x.shape).astype(np.float32), shapes)
     optimizer = make_optimizer(config.optimizer, STEPS)
-    spec = StepSpec(graph, make_objective(config.objective, SPECIALS, 80), optimizer, config)
+    spec = StepSpec(
+        graph, make_objective(config.objective, Vocabulary(80, SPECIALS)), optimizer, config
+    )
     return spec, lambda: new_state(jax.tree.map(jnp.asarray, params), optimizer, 0)
 
 
