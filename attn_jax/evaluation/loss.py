@@ -38,7 +38,7 @@ class Loss(Evaluator):
         if parts:
             measured = {name: self._measure(params, part) for name, part in parts.items()}
             return {"split": split, "mask": objective.mask} | measured
-        return {"split": split, "mask": objective.mask} | self._measure(params, objective)
+        return {"split": split} | self._measure(params, objective)
 
     def _measure(self, params: dict, objective: Objective) -> dict[str, Any]:
         subject = self._subject
@@ -54,7 +54,8 @@ class Loss(Evaluator):
             rows.append(jax.device_get(_row_sums(subject.graph, objective, *args)))
             items += int(np.count_nonzero(np.asarray(found) >= 0))
         sums = {name: np.concatenate([row[name] for row in rows]).astype(float) for name in rows[0]}
-        return {"items": items} | _means(sums, "pseudo_" if objective.pseudo else "")
+        found = {"mask": objective.mask, "items": items}
+        return found | _means(sums, "pseudo_" if objective.pseudo else "")
 
 
 def _means(sums: dict[str, np.ndarray], pseudo: str) -> dict[str, float]:
