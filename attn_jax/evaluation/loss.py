@@ -59,7 +59,8 @@ class Loss(Evaluator):
             rows.append(jax.device_get(_row_sums(subject.graph, objective, *args)))
             items += int(np.count_nonzero(np.asarray(found) >= 0))
         sums = {name: np.concatenate([row[name] for row in rows]).astype(float) for name in rows[0]}
-        return {"items": items} | _means(sums, "pseudo_" if objective.pseudo else "")
+        found = {"mask": objective.mask, "items": items}
+        return found | _means(sums, "pseudo_" if objective.pseudo else "")
 
 
 def _means(sums: dict[str, np.ndarray], pseudo: str) -> dict[str, float]:

@@ -151,13 +151,17 @@ def test_a_learned_table_that_is_too_short_is_an_input_error(tiny):
 class Letters(Tokenizer):
     """As far as a `Writer` needs one: ids are letters, a being 10."""
 
-    _piece = _num_bytes = _starts_word = state = None
+    vocab_size, sentinels = 40, range(0)
+    _piece = _num_bytes = state = None
 
     def __init__(self, specials):
         self.specials = specials
 
     def encode(self, text):
         return [ord(letter) - ord("a") + 10 for letter in text]
+
+    def _starts_word(self, token):
+        return False
 
     def _decode(self, ids):
         return "".join(chr(ord("a") + i - 10) for i in ids)

@@ -46,13 +46,17 @@ def test_flags_that_conflict_are_refused(beam_size, length_penalty, fields, mess
 class Digits(Tokenizer):
     """As far as a `Writer` needs one: ids are digits, and 10 more."""
 
-    _piece = _num_bytes = _starts_word = state = None
+    vocab_size, sentinels = 20, range(0)
+    _piece = _num_bytes = state = None
 
     def __init__(self, specials):
         self.specials = specials
 
     def encode(self, text):
         return [10 + int(digit) for digit in text]
+
+    def _starts_word(self, token):
+        return False
 
     def _decode(self, ids):
         return "".join(str(i - 10) for i in ids)
