@@ -7,7 +7,6 @@ import base64
 import hashlib
 import json
 import os
-import tempfile
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -20,6 +19,7 @@ import numpy as np
 
 from attn_jax.config import TokenizerConfig
 from attn_jax.errors import InputError
+from attn_jax.files import write_whole
 
 FILE = "tokenizer.json"
 UNKNOWN = "⁇"  # what an unknown token decodes to
@@ -83,6 +83,16 @@ class Tokenizer(ABC):
         names = {i: f"<{name}>" for name, i in asdict(self.specials).items()}
         return names.get(int(token)) or self._piece(int(token))
 
+    def vocabulary(self) -> list[str]:
+        """Returns the name of every token by id, all different, for programs that go by names."""
+        names = [self.piece(i) for i in range(self.vocab_size)]
+        special = set(astuple(self.specials))
+        ordinary = {name for i, name in enumerate(names) if i not in special}
+        for i in special:
+            while names[i] in ordinary:  # a text may spell "<eos>"
+                names[i] = f"<{names[i]}>"
+        return names
+
     def token_bytes(self) -> np.ndarray:
         """Returns int32 [V]: bytes of UTF-8 that each token adds to a text, 0 for specials."""
         special = set(astuple(self.specials))
@@ -98,9 +108,7 @@ class Tokenizer(ABC):
         """Writes `tokenizer.json` into `directory`, whole or not at all."""
         directory = Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=directory, delete=False) as file:
-            file.write(self._json())
-        os.replace(file.name, directory / FILE)
+        write_whole(directory / FILE, self._json())
 
     def _json(self) -> str:
         return json.dumps({"name": self.name, **self.state()})
@@ -240,6 +248,10 @@ class SentencePieceTokenizer(Tokenizer):
 
     def _num_bytes(self, token: int) -> int:
         return len(self._piece(token).encode())
+
+    def vocabulary(self) -> list[str]:
+        """Returns sentencepiece's own names."""
+        return [self._processor.id_to_piece(i) for i in range(self.vocab_size)]
 
     def state(self) -> dict[str, Any]:
         """Returns the model file in base64."""
