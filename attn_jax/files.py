@@ -24,7 +24,7 @@ def read_json(path: Path) -> dict[str, Any]:
     text = read_text(path)
     try:
         value = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: not valid JSON ({error})") from error
     if not isinstance(value, dict):
         raise InputError(f"{path}: expected a JSON object, not {type(value).__name__}")
@@ -41,7 +41,7 @@ def read_json_lines(path: Path) -> list[dict[str, Any]]:
     for number, line in enumerate(lines, 1):
         try:
             value = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             if number < len(lines):
                 raise InputError(f"{path}:{number}: not valid JSON ({error})") from error
             break

@@ -21,7 +21,7 @@ from benchmarks.rounds import (
     use_cores,
 )
 
-PEER = "benchmarks/peer_ctranslate2.py"
+PEER = ["-m", "benchmarks.peer_ctranslate2"]
 PRESETS = flags.DEFINE_list("preset", list(DECODE), "Which sizes.")
 DTYPE = flags.DEFINE_string("dtype", "float32", "float32 or bfloat16.")
 SHAPE = {
@@ -42,7 +42,7 @@ def main() -> None:
     measured = {}
     for preset, sizes in chosen.items():
         ours = ["-m", "experiments.benchmark", "decode", *options(preset=preset, **same)]
-        peer = [PEER, *options(**asdict(sizes), **same)]
+        peer = [*PEER, *options(**asdict(sizes), **same)]
         peer += options(threads=threads)
         name = f"{preset} {DTYPE.value} beam {same['beam_size']}"
         measured[name] = run_in_turn(name, ours, peer, threads)

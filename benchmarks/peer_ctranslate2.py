@@ -2,7 +2,7 @@
 
 Prints one JSON object. Needs requirements-peers.txt only; `benchmarks.decode` calls it.
 
-python benchmarks/peer_ctranslate2.py --layers=6 --heads=8 --width=512 --ffn=2048 --vocab=32000
+python -m benchmarks.peer_ctranslate2 --layers=6 --heads=8 --width=512 --ffn=2048 --vocab=32000
 """
 
 import argparse
@@ -15,71 +15,72 @@ import time
 try:
     import ctranslate2
     import numpy as np
-    from ctranslate2.specs import attention_spec, common_spec, transformer_spec
 except ImportError as error:
     sys.exit(f"error: no module {error.name!r} here; pip install -r requirements-peers.txt")
+
+from attn_jax.config import ModelConfig
+from attn_jax.export.ctranslate2_spec import make_spec, rename, save
 
 SPECIALS = ["<unk>", "<s>", "</s>"]
 POSITIONS = 1024
 WARM_UP = 2
 
 
-class Weights:
-    """Fills a model specification with random weights and counts them."""
+class Random:
+    """Draws the parameters of an encoder-decoder and counts them."""
 
-    def __init__(self, width: int):
-        self.width, self.count = width, 0
-        self.random = np.random.default_rng(0)
+    def __init__(self, config: ModelConfig):
+        self.config, self.count = config, 0
+        self.rng = np.random.default_rng(0)
 
     def draw(self, *shape: int) -> np.ndarray:
-        """Returns random float32 values that keep activations at unit scale."""
+        """Returns float32 values that keep activations at unit scale."""
         self.count += int(np.prod(shape))
-        return self.random.normal(0, self.width**-0.5, shape).astype(np.float32)
+        return self.rng.normal(0, self.config.d_model**-0.5, shape).astype(np.float32)
 
-    def linear(self, spec: common_spec.LinearSpec, outputs: int, inputs: int) -> None:
-        """Fills a dense layer with a bias."""
-        spec.weight, spec.bias = self.draw(outputs, inputs), np.zeros(outputs, np.float32)
-        self.count += outputs
+    def linear(self, inputs: int, outputs: int) -> dict:
+        """Returns a dense layer with a bias."""
+        return {"kernel": self.draw(inputs, outputs), "bias": 0 * self.draw(outputs)}
 
-    def norm(self, spec: common_spec.LayerNormSpec) -> None:
-        """Fills a layer norm."""
-        spec.gamma, spec.beta = np.ones(self.width, np.float32), np.zeros(self.width, np.float32)
-        self.count += 2 * self.width
+    def norm(self) -> dict:
+        """Returns a layer norm that changes nothing more."""
+        width = self.config.d_model
+        return {"scale": 1 + 0 * self.draw(width), "bias": 0 * self.draw(width)}
 
-    def attention(self, spec: attention_spec.MultiHeadAttentionSpec, products: list[int]) -> None:
-        """Fills attention whose fused products are so many times as wide as the model."""
-        self.norm(spec.layer_norm)
-        for linear, times in zip(spec.linear, products, strict=True):
-            self.linear(linear, times * self.width, self.width)
+    def block(self, cross: bool) -> dict:
+        """Returns a block, of a decoder if there is cross-attention."""
+        D, F = self.config.d_model, self.config.d_ff
+        attention = {"qkv": self.linear(D, 3 * D), "out": self.linear(D, D)}
+        block = {"norm_attention": self.norm(), "attention": attention}
+        if cross:
+            products = {"q": self.linear(D, D), "kv": self.linear(D, 2 * D)}
+            block |= {"norm_cross": self.norm(), "cross": products | {"out": self.linear(D, D)}}
+        mlp = {"up": self.linear(D, F), "down": self.linear(F, D)}
+        return block | {"norm_mlp": self.norm(), "mlp": mlp}
+
+    def stack(self, cross: bool) -> dict:
+        """Returns one side."""
+        blocks = {i: self.block(cross) for i in range(self.config.num_layers)}
+        return {"blocks": blocks, "last_norm": self.norm()}
 
 
 def save_model(o: argparse.Namespace, directory: str) -> int:
     """Writes a random model; returns its parameters, position tables not counted."""
-    relu = common_spec.Activation.RELU
-    spec = transformer_spec.TransformerSpec.from_config(o.layers, o.heads, activation=relu)
-    weights = Weights(o.width)
-    table = weights.draw(o.vocab, o.width)
-    for side in (spec.encoder, spec.decoder):
-        embeddings = side.embeddings
-        (embeddings[0] if isinstance(embeddings, list) else embeddings).weight = table
-        side.scale_embeddings = True
-        side.position_encodings.encodings = Weights(o.width).draw(POSITIONS, o.width)
-        weights.norm(side.layer_norm)
-        for layer in side.layer:
-            weights.attention(layer.self_attention, [3, 1])
-            if side is spec.decoder:
-                weights.attention(layer.attention, [1, 2, 1])
-            weights.norm(layer.ffn.layer_norm)
-            weights.linear(layer.ffn.linear_0, o.ffn, o.width)
-            weights.linear(layer.ffn.linear_1, o.width, o.ffn)
-    spec.decoder.projection.weight = table
+    config = ModelConfig(
+        num_layers=o.layers,
+        num_heads=o.heads,
+        d_model=o.width,
+        d_ff=o.ffn,
+        activation="relu",
+        positions="sinusoidal",
+    )
+    random = Random(config)
+    params = {"embedding": random.draw(o.vocab, o.width)}
+    params |= {"encoder": random.stack(cross=False), "decoder": random.stack(cross=True)}
+    weights = rename(config, params, Random(config).draw(POSITIONS, o.width))
     words = SPECIALS + [f"w{i}" for i in range(o.vocab - len(SPECIALS))]
-    spec.register_source_vocabulary(words)
-    spec.register_target_vocabulary(words)
-    spec.validate()
-    spec.optimize()
-    spec.save(directory)
-    return weights.count
+    save(make_spec(config, weights), words, directory)
+    return random.count
 
 
 def measure(o: argparse.Namespace) -> dict:

@@ -61,9 +61,9 @@ def load_before() -> float:
     return load
 
 
-def check_peer(script: str) -> None:
+def check_peer(command: list[str]) -> None:
     """Raises InputError, before anything is measured, if the peer's packages are missing."""
-    _output([PEER_PYTHON.value, script, "--help"], threads=1)
+    _output([PEER_PYTHON.value, *command, "--help"], threads=1)
 
 
 def run_in_turn(

@@ -33,7 +33,7 @@ def main() -> None:
     for sizes in chosen.values():
         train_config(sizes, **same)  # refuses wrong flags before anything is measured
     same |= {"seconds": SECONDS.value}
-    check_peer(PEER)
+    check_peer([PEER])
     threads, load = use_cores(), load_before()
     measured = {}
     for preset, sizes in chosen.items():

@@ -3,6 +3,7 @@
 python -m experiments.benchmark train --preset=d512 [--objective=masked_lm] [--dtype=bfloat16]
 python -m experiments.benchmark train|input --config=configs/lm_decoder.py [--config.KEY=VALUE ...]
 python -m experiments.benchmark decode --preset=base [--batch_size=32] [--source_length=20] ...
+python -m experiments.benchmark lengths --preset=tiny [--batch_size=1] ...
 python -m experiments.benchmark attention --T=1024,4096 --kernels=dense,blockwise [--documents=512]
 python -m experiments.benchmark loop --preset=d512 (or --config=...)
 python -m experiments.benchmark growth --preset=cpu-char [--picture=growth.svg]
@@ -17,7 +18,17 @@ import jax
 from absl import flags
 
 from attn_jax import launch
-from attn_jax.benchmark import attention, decode, growth, kinds, loop, presets, roofline, train
+from attn_jax.benchmark import (
+    attention,
+    decode,
+    growth,
+    kinds,
+    lengths,
+    loop,
+    presets,
+    roofline,
+    train,
+)
 from attn_jax.benchmark import input as pipeline
 from attn_jax.benchmark.measure import Budget
 from attn_jax.config import Config
@@ -27,7 +38,7 @@ from attn_jax.validation import validate
 
 launch.define_config("Experiment, a file of configs/.")
 flags.DEFINE_string("what", None, "What to time; the first argument says it too.")
-flags.DEFINE_string("preset", None, "cpu-char, gpu-char, d512 (train); tiny, base (decode).")
+flags.DEFINE_string("preset", None, "cpu-char, gpu-char, d512; to decode: tiny, base.")
 flags.DEFINE_string("objective", "causal_lm", "causal_lm or masked_lm, of a preset.")
 flags.DEFINE_string("dtype", "float32", "float32 or bfloat16.")
 flags.DEFINE_integer("steps", 0, "Timed steps; 0: as many as fit.", lower_bound=0)
@@ -37,7 +48,7 @@ flags.DEFINE_list("kernels", ["dense"], ", ".join(attention.KERNELS))
 flags.DEFINE_string("picture", None, "growth: an SVG file to draw.")
 flags.DEFINE_integer("documents", 0, "Tokens a packed document; 0: all one.", lower_bound=0)
 for name, value in kinds.SHAPE.items():
-    flags.DEFINE_integer(name, value, "decode: of what is decoded at once.", lower_bound=1)
+    flags.DEFINE_integer(name, value, "decode, lengths: of what is decoded at once.", lower_bound=1)
 
 
 def main() -> None:
@@ -56,11 +67,12 @@ def _measure(f: flags.FlagValues, what: str, budget: Budget) -> dict:
         for name in ("T", "kernels"):
             if not f[name].value:
                 raise InputError(f"{name}: expected at least one")
-        lengths = [presets.whole_number("T", length) for length in f.T]
-        return attention.run(f.kernels, lengths, f.documents, f.dtype, budget)
-    if what == "decode":
+        rows = [presets.whole_number("T", length) for length in f.T]
+        return attention.run(f.kernels, rows, f.documents, f.dtype, budget)
+    if what in ("decode", "lengths"):
         shape = decode.DecodeShape(*(f[name].value for name in kinds.SHAPE))
-        return decode.run(f.preset, shape, budget, f.dtype)
+        kind = decode if what == "decode" else lengths
+        return kind.run(f.preset, shape, budget, f.dtype)
     if what == "growth":
         picture = Path(f.picture) if f.picture else None
         if picture is not None:

@@ -289,6 +289,23 @@ def test_generate(refused, lm_run, tmp_path):
     assert "not a run directory" in line
 
 
+def test_export(refused, lm_run, tmp_path):
+    command, output = ("experiments.export", f"--workdir={lm_run}"), tmp_path / "model"
+    # Whether the package is installed or not, it is missing here, and there afterwards.
+    package = "import sys, types; sys.modules['ctranslate2'] = {}"
+    missing, there = package.format(None), package.format("types.ModuleType('ctranslate2')")
+    line = refused(*command, f"--output={output}", before=missing)
+    assert "ctranslate2 cannot be imported" in line
+    assert "; pip install -r requirements-peers.txt" in line
+    line = refused(*command, f"--output={tmp_path}", before=there)
+    assert f"output = {str(tmp_path)!r}: exists, expected a new folder" in line
+    line = refused(*command, f"--output={output}/no", before=there)
+    assert f"output = '{output}/no': cannot be written (no such folder)" in line
+    line = refused(*command, f"--output={output}", before=there)
+    assert "model.architecture = 'decoder': CTranslate2 export expects 'encoder_decoder'" in line
+    assert not output.exists()
+
+
 def test_a_masked_lm_cannot_generate(refused, lm_run, tmp_path):
     masked = tmp_path / "masked"
     shutil.copytree(lm_run, masked)  # of the same parameters, one for one

@@ -1,4 +1,7 @@
-from attn_jax.files import write_whole
+import pytest
+
+from attn_jax.errors import InputError
+from attn_jax.files import read_json, read_json_lines, write_whole
 
 
 def test_links_are_followed_and_devices_are_written_to(tmp_path):
@@ -20,3 +23,14 @@ def test_links_are_followed_and_devices_are_written_to(tmp_path):
         "target",
         "target.partial",
     ]
+
+
+@pytest.mark.parametrize("text", ["{", "[" * 100_000])
+def test_broken_json_is_named(tmp_path, text):
+    path = tmp_path / "file.json"
+    path.write_text(text)
+    with pytest.raises(InputError, match=f"^{path}: not valid JSON"):
+        read_json(path)
+    path.write_text(f"{{}}\n{text}\n{{}}\n")
+    with pytest.raises(InputError, match=f"^{path}:2: not valid JSON"):
+        read_json_lines(path)

@@ -42,6 +42,19 @@ class DecodeShape:
     target_length: int = 20  # tokens generated a row
 
 
+def random_model(preset: str, shape: DecodeShape, dtype: str) -> tuple[Transformer, Tokens, Tokens]:
+    """Returns a model with random parameters, the prompt of each row, one token, and its source.
+
+    Raises:
+      InputError: there is no such preset or dtype.
+    """
+    sizes = choose("preset", preset, DECODE)
+    model = build_model(decode_config(sizes, dtype), sizes.vocab)
+    key = jax.random.key(0)
+    ids = jax.random.randint(key, (shape.batch_size, shape.source_length), 0, sizes.vocab)
+    return model, Tokens.of(ids[:, :1]).causal(), Tokens.of(ids)
+
+
 def generate(
     model: Transformer, prompt: Tokens, source: Tokens, shape: DecodeShape
 ) -> Int[Array, "B max_new"]:
@@ -84,12 +97,7 @@ def run(preset: str, shape: DecodeShape, budget: Budget, dtype: str = "float32")
     Raises:
       InputError: there is no such preset, dtype or beam size.
     """
-    sizes = choose("preset", preset, DECODE)
-    model = build_model(decode_config(sizes, dtype), sizes.vocab)
-    key = jax.random.key(0)
-    ids = jax.random.randint(key, (shape.batch_size, shape.source_length), 0, sizes.vocab)
-    source = Tokens.of(ids)
-    prompt = Tokens.of(ids[:, :1]).causal()
+    model, prompt, source = random_model(preset, shape, dtype)
 
     start = time.perf_counter()
     written = generate(model, prompt, source, shape).block_until_ready()

@@ -12,6 +12,7 @@ TIMING = ("steps", "seconds")
 READ = {
     "train": ("preset", "objective", "dtype", *TIMING),
     "decode": ("preset", "dtype", *SHAPE, *TIMING),
+    "lengths": ("preset", "dtype", *(n for n in SHAPE if n != "target_length"), *TIMING),
     "loop": ("preset", *TIMING),
     "growth": ("preset", "objective", "dtype", "picture", *TIMING),
     "attention": ("T", "kernels", "documents", "dtype", *TIMING),

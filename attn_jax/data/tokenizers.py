@@ -8,7 +8,6 @@ import hashlib
 import json
 import os
 import string
-import tempfile
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -21,6 +20,7 @@ import numpy as np
 
 from attn_jax.config import TokenizerConfig
 from attn_jax.errors import InputError
+from attn_jax.files import write_whole
 
 FILE = "tokenizer.json"
 UNKNOWN = "⁇"  # what an unknown token decodes to
@@ -143,6 +143,16 @@ class Tokenizer(ABC):
         array = np.asarray(ids, np.int32)
         return [True, *(ends[array[:-1]] & starts[array[1:]]).tolist()] if len(array) else []
 
+    def names(self) -> list[str]:
+        """Returns the name of every token by id, all different, for programs that go by names."""
+        names = [self.piece(i) for i in range(self.vocab_size)]
+        special = self.vocabulary.special
+        ordinary = {name for i, name in enumerate(names) if i not in special}
+        for i in special:
+            while names[i] in ordinary:  # a text may spell "<eos>"
+                names[i] = f"<{names[i]}>"
+        return names
+
     def token_bytes(self) -> np.ndarray:
         """Returns int32 [V]: bytes of UTF-8 that each token adds to a text, 0 for specials."""
         sizes = np.zeros(self.vocab_size, np.int32)
@@ -168,9 +178,7 @@ class Tokenizer(ABC):
         """Writes `tokenizer.json` into `directory`, whole or not at all."""
         directory = Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=directory, delete=False) as file:
-            file.write(self._json())
-        os.replace(file.name, directory / FILE)
+        write_whole(directory / FILE, self._json())
 
     def _json(self) -> str:
         state = {"name": self.name, **self.state()}
@@ -331,6 +339,11 @@ class SentencePieceTokenizer(Tokenizer):
 
     def _starts_word(self, token: int) -> bool:
         return self._piece(token).startswith(" ")
+
+    def names(self) -> list[str]:
+        """Returns sentencepiece's own names."""
+        own = [self._processor.id_to_piece(i) for i in range(self._processor.vocab_size())]
+        return own + [self.piece(i) for i in self.sentinels]
 
     def state(self) -> dict[str, Any]:
         """Returns the model file in base64."""

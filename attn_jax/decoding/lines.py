@@ -5,6 +5,7 @@ import json
 import sys
 from collections.abc import Collection, Iterator
 from pathlib import Path
+from textwrap import shorten
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from tqdm import tqdm
@@ -73,7 +74,8 @@ def write_file(
             print(line, flush=True)
         return
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-    progress = Progress(Path(output), settings | {"input": digest, "truncate": truncate})
+    settings = settings | {"input": digest, "truncate": truncate}
+    progress = Progress(Path(output), settings, len(lines))
     try:
         for number, line in _shown(worker, lines, progress.done.keys(), truncate):
             progress.keep(number, line)
@@ -82,14 +84,14 @@ def write_file(
             f"interrupted; {len(progress.done)} of {len(lines)} lines are in {progress.path}, and "
             "the same command goes on from there"
         ) from None
-    progress.finish(len(lines))
+    progress.finish()
 
 
 class Progress:
     """The finished lines of an unfinished file, in OUTPUT.progress: settings, then a line each."""
 
-    def __init__(self, output: Path, settings: dict[str, Any]):
-        self._output = output
+    def __init__(self, output: Path, settings: dict[str, Any], count: int):
+        self._output, self._count = output, count
         self.path = output.with_name(f"{output.name}.progress")
         kept = self._read(settings)
         self.done = {entry["number"]: entry["text"] for entry in kept}
@@ -103,10 +105,11 @@ class Progress:
         self._file.write(json.dumps({"number": number, "text": text}) + "\n")
         self._file.flush()
 
-    def finish(self, count: int) -> None:
-        """Writes the output, which has `count` lines."""
+    def finish(self) -> None:
+        """Writes the output."""
         self._file.close()
-        write_whole(self._output, "".join(f"{self.done[number]}\n" for number in range(count)))
+        lines = (f"{self.done[number]}\n" for number in range(self._count))
+        write_whole(self._output, "".join(lines))
         self.path.unlink()
 
     def _read(self, settings: dict[str, Any]) -> list[dict[str, Any]]:
@@ -118,7 +121,21 @@ class Progress:
                     f"{self.path}: is of another call, {name} = {there!r} there and {here!r} "
                     "here; remove it to begin anew"
                 )
+        for at, entry in enumerate(kept, 2):
+            if not self._is_finished_line(entry):
+                raise InputError(
+                    f"{self.path}:{at}: {shorten(json.dumps(entry), 80)} is no finished line, "
+                    f'expected {{"number": 0 to {self._count - 1}, "text": "one line"}}; remove '
+                    "the file to begin anew"
+                )
         return kept
+
+    def _is_finished_line(self, entry: dict[str, Any]) -> bool:
+        """A file that was edited by hand may hold anything, even what is no Unicode."""
+        number, text = entry.get("number"), entry.get("text")
+        if type(number) is not int or not 0 <= number < self._count or not isinstance(text, str):
+            return False
+        return text == " ".join(text.encode(errors="ignore").decode().splitlines())
 
 
 def _check(worker: LineWorker, lines: list[str]) -> None:

@@ -8,7 +8,17 @@ import pytest
 from flax import nnx
 from tiny_runs import run_module, tiny_data
 
-from attn_jax.benchmark import attention, decode, growth, kinds, loop, presets, roofline, train
+from attn_jax.benchmark import (
+    attention,
+    decode,
+    growth,
+    kinds,
+    lengths,
+    loop,
+    presets,
+    roofline,
+    train,
+)
 from attn_jax.benchmark import input as pipeline
 from attn_jax.benchmark.measure import Budget
 from attn_jax.config import ModelConfig
@@ -105,6 +115,45 @@ def test_decode_counts_what_is_generated(beam):
     assert result["flops_per_token"] == pytest.approx(flops / N, rel=1e-5)
 
 
+def test_the_cost_of_a_token_by_hand():
+    """2 s before the loop, then 1 s and 3 s a token."""
+    assert lengths.per_token([2.0 + 1, 2.0 + 4 * 3], one=2.0, lengths=(2, 5)) == [1, 3]
+
+
+def test_attention_alone_reads_a_whole_cache_in_every_layer(monkeypatch):
+    """Traced once for the loop: 1 slot of the prompt, and 2 beams times 3 more tokens."""
+    seen = []
+
+    def choose(name, queries, slots):
+        def kernel(q, k, v, *fields):
+            seen.append((q.shape, k.shape, v.shape))
+            return q
+
+        return kernel
+
+    monkeypatch.setattr(lengths, "choose_kernel", choose)
+    shape = decode.DecodeShape(beam_size=2, batch_size=B, target_length=4)
+    model, prompt, _ = decode.random_model("tiny", shape, "float32")
+    found = lengths.attend_only(model, prompt, shape)
+    assert found.shape == (B, 2, 2, D // 2)
+    assert seen == [((B, 2, 2, D // 2), (B, 2, 7, D // 2), (B, 2, 7, D // 2))] * L
+
+
+@pytest.mark.slow
+def test_lengths_are_told_apart_from_their_attention(monkeypatch, capsys):
+    monkeypatch.setattr(lengths, "LENGTHS", (2, 4))
+    result = lengths.run("tiny", decode.DecodeShape(batch_size=B), TWO)
+    found = result["results"]
+    assert found["lengths"] == [2, 4]
+    whole, attention, rest = (found[f"{name}_ms"] for name in ("whole", "attention", "rest"))
+    np.testing.assert_allclose(rest, np.subtract(whole, attention), rtol=1e-3)
+    assert result["growth"]["whole"] == pytest.approx(whole[1] / whole[0], rel=1e-3)
+    assert result["batch_size"] == B
+    table = capsys.readouterr().out.splitlines()
+    assert table[0] == "| ms a token of every row | 2 tokens | 4 tokens | last / first |"
+    assert len(table) == 5
+
+
 @pytest.mark.parametrize("document", [0, 5])
 def test_attention_flops_are_the_ledgers(document):
     length = 12
@@ -188,6 +237,8 @@ REFUSED = {
     "objective": lambda: train.synthetic(SIZES, "mased_lm"),
     "dtype": lambda: train.synthetic(SIZES, dtype="float16"),
     "preset = 'smal'": lambda: decode.run("smal", decode.DecodeShape(), TWO),
+    "preset = 'bas'": lambda: lengths.run("bas", decode.DecodeShape(), TWO),
+    "target_length: not read": lambda: kinds.check_flags("lengths", ["preset", "target_length"]),
     "beam_size = 1001": lambda: decode.run("tiny", decode.DecodeShape(beam_size=1001), TWO),
     "kernels = 'dens'": lambda: attention.run(["dens"], [4], 0, "float32", TWO),
     "T = 'x'": lambda: presets.whole_number("T", "x"),

@@ -1,8 +1,10 @@
+import base64
 import itertools
 from dataclasses import astuple
 
 import numpy as np
 import pytest
+import sentencepiece
 
 from attn_jax.config import TokenizerConfig
 from attn_jax.data.tokenizers import (
@@ -48,6 +50,31 @@ def test_special_ids_are_distinct_and_never_come_from_text(trained, kind):
     assert all(0 <= i < tokenizer.vocab_size for i in special)
     ids = tokenizer.encode("<mask> the <pad> ⟨mask⟩ <bos></s> sea")
     assert set(ids) & set(special) <= {tokenizer.specials.unk}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_token_has_a_name_of_its_own(trained, kind):
+    names = trained[kind].names()
+    assert len(set(names)) == len(names) == trained[kind].vocab_size
+
+
+def test_names_of_tokens_that_a_text_spells_like_special_ones():
+    tokenizer = WhitespaceTokenizer(["<eos>", "<<eos>>", "a"])
+    names = tokenizer.names()
+    assert names[tokenizer.specials.eos] == "<<<eos>>>"
+    assert names[tokenizer.specials.bos] == "<bos>"
+    assert names[6:] == ["<eos>", "<<eos>>", "a"]
+
+
+def test_sentencepiece_names_are_those_of_its_own_pieces(trained):
+    tokenizer = trained["sentencepiece"]
+    names = tokenizer.names()
+    processor = sentencepiece.SentencePieceProcessor(
+        model_proto=base64.b64decode(tokenizer.state()["model"])
+    )
+    for text in TEXTS[:3]:
+        pieces = processor.encode(text, out_type=str)
+        assert [names[i] for i in tokenizer.encode(text)] == pieces
 
 
 @pytest.mark.parametrize("kind", KINDS)

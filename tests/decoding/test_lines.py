@@ -139,3 +139,34 @@ def test_the_progress_of_another_call_is_refused(call, tmp_path):
         call(Shouter(), max_new=3, steps=[5])
     kept = (tmp_path / "output.txt.progress").read_text().splitlines()
     assert [json.loads(line)["number"] for line in kept[1:]] == [1, 0, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"text": "B!"},
+        {"number": "0", "text": "B!"},
+        {"number": True, "text": "B!"},
+        {"number": -1, "text": "B!"},
+        {"number": 8, "text": "B!"},
+        {"number": 0},
+        {"number": 0, "text": None},
+        {"number": 0, "text": "B!\nC!"},
+        {"number": 0, "text": "\ud800"},
+    ],
+)
+def test_progress_that_was_edited_by_hand_is_refused_by_line(call, tmp_path, entry):
+    with pytest.raises(WorkError):
+        call(Shouter(1))
+    progress = tmp_path / "output.txt.progress"
+    settings, *kept = progress.read_text().splitlines(keepends=True)
+    edited = "".join((settings, kept[0], json.dumps(entry) + "\n", *kept[1:]))
+    progress.write_text(edited)
+    with pytest.raises(InputError) as refusal:
+        call(Shouter())
+    said = str(refusal.value)
+    assert said.startswith(f"{progress}:3: {json.dumps(entry)} is no finished line, expected ")
+    assert '"number": 0 to 7' in said
+    assert "\n" not in said
+    assert progress.read_text() == edited
+    assert not (tmp_path / "output.txt").exists()
