@@ -106,6 +106,7 @@ def test_epsilon_is_that_of_our_norms(norm):
         ("model.architecture", "decoder"),
         ("objective.name", "causal_translation"),
         ("model.window", 4),
+        ("model.share_sides", True),
     ],
 )
 def test_what_ctranslate2_cannot_express_is_refused(field, value):
