@@ -72,6 +72,7 @@ def test_train_then_evaluate(run_module, tiny_data, tmp_path):
     assert other["results"]["loss"]["loss"] != found["results"]["loss"]["loss"]
 
 
+@pytest.mark.slow
 def test_a_mixture_generates_as_a_causal_lm_of_the_same_parameters(run_module, lm_run, tmp_path):
     mixture = tmp_path / "mixture"
     shutil.copytree(lm_run, mixture)

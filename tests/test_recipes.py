@@ -101,6 +101,7 @@ def grid(tmp_path_factory):
     return {run.arm: run.config for run in plan(study, "0", tmp_path_factory.mktemp("grid"))}
 
 
+@pytest.mark.slow
 def test_the_grid_matches_the_parameters_that_it_says(grid):
     whole, shared, half, stack = (
         parameters(grid[arm]) for arm in ("encoder-decoder", "shared", "half-depth", "causal")

@@ -70,6 +70,7 @@ def test_a_pair_has_a_source_and_who_sees_it():
     assert "\n     0  <bos>                  0       1     0  'b'\n" in text
 
 
+@pytest.mark.slow
 def test_the_runner_shows_what_the_step_sees(run_module, train_command, tiny_data):
     fields = {"objective.name": "masked_lm", "model.architecture": "encoder", "train.seed": 3}
     command = ("experiments.show_batch", train_command(**fields)[1])

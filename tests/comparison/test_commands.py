@@ -23,6 +23,7 @@ def get_config():
 """
 
 
+@pytest.mark.slow
 def test_commands_are_runs(run_module, tiny_data, tmp_path):
     """Shell characters in names, floats, empty strings and booleans included."""
     base = tiny_data.config(**LM, train__steps=3, data__source_language="", eval__max_items=2)
