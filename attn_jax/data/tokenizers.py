@@ -85,7 +85,7 @@ class Tokenizer(ABC):
     name: ClassVar[str]  # as in `tokenizer.name`
     specials: Specials
     vocab_size: int
-    sentinels: range
+    sentinels: range = range(0)
 
     def _count_ids(self, others: int, sentinels: int) -> None:
         self.vocab_size = others + sentinels
@@ -107,9 +107,9 @@ class Tokenizer(ABC):
     def _num_bytes(self, token: int) -> int:
         """Returns how many bytes of UTF-8 an ordinary token stands for."""
 
-    @abstractmethod
     def _starts_word(self, token: int) -> bool:
         """Tells whether an ordinary token may be the first of a word."""
+        return True
 
     def _ends_word(self, token: int) -> bool:
         """Tells whether an ordinary token may be the last of a word."""
@@ -125,7 +125,7 @@ class Tokenizer(ABC):
 
     def decode(self, ids: Iterable[SupportsInt]) -> str:
         """Returns the text of `ids`; special ids are dropped, unknown tokens become "⁇"."""
-        dropped = set(self.vocabulary.special) - {self.specials.unk}
+        dropped = {*astuple(self.specials), *self.sentinels} - {self.specials.unk}
         return self._decode([int(i) for i in ids if int(i) not in dropped])
 
     def piece(self, token: SupportsInt) -> str:
@@ -284,9 +284,6 @@ class WhitespaceTokenizer(_TableTokenizer):
     def _num_bytes(self, token: int) -> int:
         piece = self._piece(token)
         return len(piece.removesuffix("@@").encode()) + (not piece.endswith("@@"))
-
-    def _starts_word(self, token: int) -> bool:
-        return True
 
     def _ends_word(self, token: int) -> bool:
         return not self._piece(token).endswith("@@")
