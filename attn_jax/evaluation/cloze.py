@@ -36,7 +36,8 @@ class Cloze(Evaluator):
           InputError: the file is wrong, or a method of `eval.scoring` does not fit.
         """
         config = subject.config.eval
-        self._scorers = make_scorers(subject, {"pll": "pll_whole_word"})
+        spans = subject.objective.shift is None
+        self._scorers = make_scorers(subject, {"pll": "prefix" if spans else "pll_whole_word"})
         for scorer in self._scorers:
             if scorer.method not in FIT:
                 raise InputError(

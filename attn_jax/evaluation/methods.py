@@ -9,6 +9,9 @@ fused: the sum of causal and pll, after the models that learn both (Charpentier 
   https://arxiv.org/abs/2410.24159); it ranks texts, and is no log-probability of anything.
 prefix: w_t from w_<t and a source, the source read from both sides: by an encoder, or by one stack.
 
+A model that writes hidden spans has two: pll, each token a span of its own, and prefix, the target
+as one span at the end of its source.
+
 Where a hidden state predicts the next token (`objective.shift` 1), w_t is read out at the place
 before. Where it predicts its own (0), w_t is a <mask> in all methods, and read out there.
 """
@@ -32,4 +35,5 @@ def own_method(objective: Objective) -> str:
     """Returns the method that reads a text as the objective does in training."""
     if objective.kind == "pair":
         return "prefix"
-    return "pll" if objective.mask == "bidirectional" else objective.mask
+    fills = objective.mask == "bidirectional" or objective.shift is None
+    return "pll" if fills else objective.mask

@@ -1,7 +1,7 @@
-"""What reads the tokens that are scored: one stack, or a translation model."""
+"""What reads the tokens that are scored: here one stack; pair_scorers.py has the others."""
 
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -12,15 +12,10 @@ from attn_jax.data.tokenizers import Tokenizer
 from attn_jax.evaluation.score_batches import (
     POSITIONS,
     Copies,
-    PairRows,
     Results,
     divide,
-    fit,
     make_batches,
-    rows_of,
-    score_pairs,
     score_rows,
-    width_of,
 )
 from attn_jax.objectives import Objective
 
@@ -86,9 +81,11 @@ class Scorer:
 
     def score(self, params: dict, items: Sequence[Item]) -> list[Scores]:
         """Returns the scores of each item; equal items have equal scores, bit for bit."""
-        distinct = sorted(dict.fromkeys(items), key=self.length, reverse=True)
+        distinct = [item for item in dict.fromkeys(items) if self.predicted(item)]
+        distinct.sort(key=self.length, reverse=True)
         found = dict(zip(distinct, self._score(params, distinct), strict=True))
-        return [found[item] for item in items]
+        nothing = Scores(np.zeros(0, np.float32), np.zeros(0, bool))
+        return [found.get(item, nothing) for item in items]
 
     def _score(self, params: dict, items: list[Item]) -> list[Scores]:
         """Scores items, the longest first."""
@@ -115,12 +112,7 @@ class TextScorer(Scorer):
 
     def read(self, source: str, target: str) -> Item:
         """Returns the ids of a source and of what follows it."""
-        source, encode = source.strip(), self._tokenizer.encode
-        if not source:
-            return Item((), tuple(encode(target)))
-        # No token of any tokenizer goes on after a space.
-        ids, start = encode(f"{source} {target.lstrip()}"), len(encode(source))
-        return Item(tuple(ids[:start]), tuple(ids[start:]))
+        return read_on(self._tokenizer, source, target)
 
     def _score(self, params: dict, items: list[Item]) -> list[Scores]:
         if self.method != "fused":
@@ -165,6 +157,17 @@ class TextScorer(Scorer):
         return Copies(rows, prefix, places[:, None] - shift, targets[:, None])
 
 
+def read_on(tokenizer: Tokenizer, source: str, target: str) -> Item:
+    """Returns the ids of a source, maybe empty, and of a text that goes on after a space."""
+    source = source.strip()
+    if not source:
+        return Item((), tuple(tokenizer.encode(target)))
+    # No token of any tokenizer goes on after a space.
+    ids = tokenizer.encode(f"{source} {target.lstrip()}")
+    start = len(tokenizer.encode(source))
+    return Item(tuple(ids[:start]), tuple(ids[start:]))
+
+
 def hidden_places(method: str, words: np.ndarray, places: np.ndarray) -> np.ndarray:
     """Returns which tokens are hidden when each place is scored, bool [places, L].
 
@@ -183,56 +186,3 @@ def hidden_places(method: str, words: np.ndarray, places: np.ndarray) -> np.ndar
         "pll_whole_word": same_word,
         "pll_global": here | (later & (columns < len(words) - 1)),
     }[method]
-
-
-class PairScorer(Scorer):
-    """Scores `target <eos>` given `source <eos>`, read as the translation objectives do."""
-
-    def __init__(self, *args: Any):
-        super().__init__(*args)
-        self._specials = self._tokenizer.specials
-
-    @property
-    def limit(self) -> int:
-        """The most tokens of a side."""
-        if self._config.positions != "learned":
-            return POSITIONS // 2
-        one_row = self._config.architecture != "encoder_decoder"
-        return self._config.max_length // 2 if one_row else self._config.max_length
-
-    def length(self, item: Item) -> int:
-        """Returns the tokens of the longer side."""
-        return max(len(item.source) + 1, len(item.target) + 2)
-
-    def cut(self, item: Item) -> Item:
-        """Drops the end of a side that is too long."""
-        return Item(item.source[: self.limit - 1], item.target[: self.limit - 2])
-
-    def predicted(self, item: Item) -> Sequence[int]:
-        """Returns the ids that are scored, <eos> included."""
-        return (*item.target, self._specials.eos)
-
-    def read(self, source: str, target: str) -> Item:
-        """Returns the ids of both sides."""
-        return Item(*(tuple(self._tokenizer.encode(text)) for text in (source, target)))
-
-    def _score(self, params: dict, items: list[Item]) -> list[Scores]:
-        running = [
-            (chosen, score_pairs(self._graph, self._objective.scored(), params, rows))
-            for chosen, rows in self._batches(items)
-        ]
-        return [
-            Scores(*(x[: len(item.target) + 1] for x in of_item))
-            for chosen, results in running
-            # The rows that are left over in a batch are empty.
-            for item, *of_item in zip(chosen, *jax.device_get(results), strict=False)
-        ]
-
-    def _batches(self, items: list[Item]) -> Iterator[tuple[list[Item], PairRows]]:
-        bos, eos = self._specials.bos, self._specials.eos
-        while items:
-            width = width_of(self.length(items[0]), self.limit)
-            rows = rows_of(2 * width)
-            chosen, items = items[:rows], items[rows:]
-            pairs = [([*item.source, eos], [bos, *item.target, eos]) for item in chosen]
-            yield chosen, PairRows.of(pairs, fit(len(pairs), rows), width)

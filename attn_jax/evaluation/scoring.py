@@ -9,7 +9,8 @@ from attn_jax.data.tokenizers import Tokenizer
 from attn_jax.errors import InputError, nearest
 from attn_jax.evaluation.evaluator import Subject
 from attn_jax.evaluation.methods import METHODS, OWN, own_method
-from attn_jax.evaluation.scorers import PairScorer, Scorer, TextScorer
+from attn_jax.evaluation.pair_scorers import PairScorer, SpanScorer
+from attn_jax.evaluation.scorers import Scorer, TextScorer
 from attn_jax.objectives import Objective
 
 
@@ -34,25 +35,31 @@ def make_scorer(
     Raises:
       InputError: there is no such method, or the model cannot be read so.
     """
-    if objective.shift is None:
-        raise InputError(
-            f"{name} = {method!r}: the model predicts hidden spans, one after the other; it has no "
-            "score for the tokens of a text"
-        )
-    pairs = objective.kind == "pair"
     if method == OWN:
         method = own_method(objective)
     if method not in METHODS:
         allowed = ", ".join((OWN, *METHODS))
         hint = nearest(method, (OWN, *METHODS))
         raise InputError(f"{name} = {method!r}: expected one of {allowed}{hint}")
-    if pairs and method != "prefix":
-        what = "an encoder-decoder" if config.architecture == "encoder_decoder" else "translation"
+    kind, possible = _scorer_of(objective)
+    if method not in possible:
         raise InputError(
-            f"{name} = {method!r}: {what} scores a target given its source; expected 'prefix'"
+            f"{name} = {method!r}: this model was trained to {_TASKS[kind]}; expected one of "
+            f"{', '.join((OWN, *possible))}"
         )
-    kind = PairScorer if pairs else TextScorer
     return kind(method, graph, objective, tokenizer, config)
+
+
+_TASKS = {PairScorer: "translate", SpanScorer: "write hidden spans"}
+
+
+def _scorer_of(objective: Objective) -> tuple[type[Scorer], tuple[str, ...]]:
+    """Returns what scores for a model, and under which methods."""
+    if objective.kind == "pair":
+        return PairScorer, ("prefix",)
+    if objective.shift is None:
+        return SpanScorer, ("prefix", "pll")
+    return TextScorer, tuple(METHODS)
 
 
 def make_scorers(subject: Subject, own: Mapping[str, str] | None = None) -> list[Scorer]:
@@ -63,14 +70,9 @@ def make_scorers(subject: Subject, own: Mapping[str, str] | None = None) -> list
       own: which methods stand in for others where "own" is asked for.
 
     Raises:
-      InputError: the model cannot be read so, or has no score for a text alone.
+      InputError: the model cannot be read so.
     """
     config = subject.config
-    if config.model.architecture == "encoder_decoder":
-        raise InputError(
-            f"eval.evaluators = {config.eval.evaluators!r}: an encoder-decoder has no score for a "
-            "text without a source"
-        )
     about = subject.graph, subject.objective, subject.dataset.tokenizer, config.model
     mine = own_method(subject.objective)
     mine = (own or {}).get(mine, mine)

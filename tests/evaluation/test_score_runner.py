@@ -73,7 +73,7 @@ def test_what_cannot_be_scored_is_refused(refused, lm_run, flags, text, parts):
 
 def test_methods_of_one_stack_are_refused_for_pairs(refused, translation_run):
     line = refused(COMMAND, f"--workdir={translation_run}", "--method=causal", stdin="x\n")
-    assert "method = 'causal': an encoder-decoder scores a target given its source" in line
+    assert "method = 'causal': this model was trained to translate" in line
 
 
 def test_evaluators_score_a_checkpoint_under_both_masks(run_module, lm_run, tmp_path):

@@ -22,7 +22,7 @@ from attn_jax.objectives.losses import token_losses
 from attn_jax.objectives.masked_lm import MaskedLM
 from attn_jax.objectives.masking import Masking
 from attn_jax.objectives.prefix_lm import PrefixLM
-from attn_jax.objectives.span_corruption import PrefixSpanCorruption
+from attn_jax.objectives.span_corruption import PrefixSpanCorruption, SpanCorruption
 from attn_jax.objectives.translation import CausalTranslation, PrefixTranslation, Translation
 from attn_jax.training.state import split_model
 
@@ -40,7 +40,7 @@ class Evens(WhitespaceTokenizer):
 
     def __init__(self, specials):
         super().__init__([])
-        self.specials = specials
+        self.specials, self.sentinels = specials, range(78, 80)
 
     def word_starts(self, ids):
         return [i == 0 or token % 2 == 0 for i, token in enumerate(ids)]
@@ -287,6 +287,45 @@ def test_targets_of_pairs_are_scored_as_in_training(tiny, tokenizer, specials, k
         assert scorer.predicted(Item(source, target)) == (*target, specials.eos)
 
 
+SPANS = {"encoder_decoder": SpanCorruption, "decoder": PrefixSpanCorruption}
+
+
+@pytest.mark.parametrize("architecture", SPANS)
+@pytest.mark.parametrize("method", ["pll", "prefix"])
+def test_hidden_spans_are_scored_as_in_training(tiny, tokenizer, specials, architecture, method):
+    """One unbatched pass for each token; in one stack <sep> stands for the first sentinel."""
+    model, sentinel = tiny(architecture=architecture), tokenizer.sentinels[0]
+    objective = SPANS[architecture](Vocabulary(80, specials), 0.15, 3.0)
+    scorer = make_scorer(method, *_about(model, tokenizer, objective))
+    found = scorer.score(split_model(model)[1], ITEMS)
+    for (before, target), scores in zip(ITEMS, found, strict=True):
+        for t, token in enumerate(target):
+            if method == "pll":
+                gap = [*before, *target[:t], sentinel, *target[t + 1 :]]
+                source, read = [specials.bos, *gap, specials.eos], [sentinel]
+            else:
+                source = [specials.bos, *before, sentinel, specials.eos]
+                read = [sentinel, *target[:t]]
+            expected = span_oracle(model, specials, source, read)[token]
+            assert scores.log_probs[t] == pytest.approx(float(expected), abs=1e-4)
+
+
+def span_oracle(model, specials, source, read):
+    """Returns the log-probabilities of what comes after `read`."""
+    if model.config.architecture == "encoder_decoder":
+        tokens = Tokens.of(jnp.array([read])).causal()
+        hidden = model(tokens, Tokens.of(jnp.array([source])))
+    else:
+        tokens = Tokens.of(jnp.array([[*source, specials.sep, *read[1:]]]))
+        hidden = model(tokens.prefix(jnp.array([[len(source)]])))
+    return jax.nn.log_softmax(model.logits(hidden[0, -1]))
+
+
+def test_a_text_without_tokens_scores_nothing(score):
+    alone, both = score(1, "pll", [Item((), ())]), score(1, "pll", [Item((), ()), Item((), (8,))])
+    assert [len(x) for x in (*alone, *both)] == [0, 0, 1]
+
+
 def test_a_prefix_of_one_token_is_causal_and_its_source_is_read_from_both_sides(score):
     alone = [Item((), text) for text in TEXTS]
     for a, b in zip(score(1, "prefix", alone), score(1, "causal", alone), strict=True):
@@ -306,14 +345,14 @@ def test_own_methods(models, tiny, tokenizer, specials):
 
 def test_methods_that_cannot_be_are_refused(tiny, models, tokenizer, specials):
     pairs = _about(tiny(architecture="encoder_decoder"), tokenizer, Translation(specials))
-    with pytest.raises(InputError, match=r"method = 'causal': an encoder-decoder .* 'prefix'"):
+    with pytest.raises(InputError, match=r"method = 'causal': .* to translate; .* own, prefix"):
         make_scorer("causal", *pairs)
     joined = _about(models[1], tokenizer, CausalTranslation(specials))
-    with pytest.raises(InputError, match=r"eval\.scoring = 'pll': translation"):
+    with pytest.raises(InputError, match=r"eval\.scoring = 'pll': .*translate"):
         make_scorer("pll", *joined, "eval.scoring")
-    hidden_spans = PrefixSpanCorruption(Vocabulary(80, specials), 0.15, 3.0)
-    with pytest.raises(InputError, match=r"method = 'own': .*hidden spans"):
-        make_scorer("own", *_about(models[1], tokenizer, hidden_spans))
+    spans = _about(models[1], tokenizer, SPANS["decoder"](Vocabulary(80, specials), 0.15, 3.0))
+    with pytest.raises(InputError, match=r"method = 'causal': .*hidden spans; .* own, prefix, pll"):
+        make_scorer("causal", *spans)
     with pytest.raises(InputError, match=r"'pl': expected one of own, causal.*did you mean 'pll'"):
         make_scorer("pl", *_about(models[1], tokenizer))
 
