@@ -2,6 +2,7 @@
 
 import json
 import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,9 @@ from attn_jax.errors import InputError
 from attn_jax.files import home_path
 
 Json = dict[str, Any]
+
+# What zipfile raises for archives that are damaged, encrypted or packed in an unusual way.
+UNREADABLE = (OSError, zipfile.BadZipFile, zlib.error, RuntimeError)
 
 
 def open_path(field: str, value: str) -> Path:
@@ -47,6 +51,8 @@ def text_of(where: str, item: Json, key: str) -> str:
     text = item.get(key)
     if not isinstance(text, str) or not text.strip():
         raise InputError(f"{where}: {key} = {text!r}: expected a text")
+    if not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):
+        raise InputError(f"{where}: {key} = {text!r}: holds half of a surrogate pair")
     return text.strip()
 
 
@@ -61,8 +67,8 @@ def _texts(field: str, path: Path) -> Iterator[tuple[str, str]]:
                     # Archives made on a Mac hold a second file, "._NAME", for each.
                     if name.endswith(".jsonl") and not Path(name).name.startswith("._"):
                         yield f"{path}/{name}", decode(archive.read(name), f"{path}/{name}")
-        except (OSError, zipfile.BadZipFile) as error:
-            raise InputError(f"{field} = {str(path)!r}: damaged .zip file: {error}") from error
+        except UNREADABLE as error:
+            raise InputError(f"{field} = {str(path)!r}: cannot be unpacked: {error}") from error
     else:
         yield str(path), read_text(path)
 
@@ -70,7 +76,7 @@ def _texts(field: str, path: Path) -> Iterator[tuple[str, str]]:
 def _parse(where: str, line: str) -> Json:
     try:
         value = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{where}: not valid JSON ({error})") from error
     if not isinstance(value, dict):
         raise InputError(f"{where}: expected a JSON object, not {type(value).__name__}")

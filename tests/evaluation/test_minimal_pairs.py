@@ -154,7 +154,10 @@ def test_without_a_uid_the_file_s_name_counts(tmp_path):
         ('{"sentence_good": " ", "sentence_bad": "b"}', "sentence_good = ' '"),
         ("[1]", "pairs.jsonl:2: expected a JSON object, not list"),
         ("{", "pairs.jsonl:2: not valid JSON"),
+        ("[" * 100_000, "pairs.jsonl:2: not valid JSON"),
+        (r'{"sentence_good": "a \ud800", "sentence_bad": "b"}', "holds half of a surrogate pair"),
     ],
+    ids=range(6),
 )
 def test_wrong_lines_are_named(tmp_path, text, message):
     path = tmp_path / "pairs.jsonl"
@@ -172,7 +175,14 @@ def test_what_cannot_be_evaluated_is_refused(make, tmp_path, tiny_data):
         with pytest.raises(InputError, match=rf"eval\.minimal_pairs = '{value}': {message}"):
             make(**{"eval.minimal_pairs": value})
     (tmp_path / "bad.zip").write_text("no archive")
-    with pytest.raises(InputError, match=r"damaged \.zip file"):
+    with pytest.raises(InputError, match=r"cannot be unpacked: File is not a zip file"):
+        make(**{"eval.minimal_pairs": str(tmp_path / "bad.zip")})
+    with zipfile.ZipFile(tmp_path / "bad.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("pairs.jsonl", line_of(*PAIRS[0]) * 9)
+    content = bytearray((tmp_path / "bad.zip").read_bytes())
+    content[50:60] = b"\xff" * 10  # in the compressed part
+    (tmp_path / "bad.zip").write_bytes(content)
+    with pytest.raises(InputError, match="cannot be unpacked"):
         make(**{"eval.minimal_pairs": str(tmp_path / "bad.zip")})
     with pytest.raises(InputError, match=r"eval\.minimal_pairs is empty"):
         make(**{"eval.minimal_pairs": ""})
