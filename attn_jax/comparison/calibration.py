@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from scipy.special import betaincinv
 
-from attn_jax.comparison.items import Items, bootstrap, bootstrap_interval, randomisation
+from attn_jax.comparison.items import Items, bootstrap_interval, randomisation
 from attn_jax.comparison.runs import Json
 from attn_jax.comparison.statistics import ALPHA, paired, paired_t, sign_flip
 
@@ -48,8 +48,7 @@ def _signs(a: Items, b: Items) -> bool:
 
 
 def _bootstrap(a: Items, b: Items) -> bool:
-    difference = float((a.scores - b.scores).mean())
-    low, high = bootstrap_interval(difference, bootstrap(a, b, RESAMPLES), len(a.scores))
+    low, high = bootstrap_interval(a, b, RESAMPLES)
     return low > 0 or high < 0
 
 

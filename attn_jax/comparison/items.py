@@ -93,7 +93,7 @@ def randomisation(a: Items, b: Items, trials: int = TRIALS, key: int = 0) -> flo
 
 def bootstrap(
     a: Items, b: Items, resamples: int = RESAMPLES, key: int = 0
-) -> Float[np.ndarray, " R"]:
+) -> tuple[Float[np.ndarray, " R"], Float[np.ndarray, " R"]]:
     """Resamples the difference of two arms over seeds and items.
 
     Each time first the seeds are drawn, each keeping its pair of runs, then the items, one draw
@@ -108,38 +108,42 @@ def bootstrap(
       key: of the draws.
 
     Returns:
-      Differences `a - b` of means over seeds.
+      Differences `a - b` of means over seeds: over those drawn, and over all of them.
     """
     seeds, rng = len(a.numbers), np.random.default_rng(key)
-    found = []
+    both, of_items = [], []
     for size in _chunks(resamples):
         drawn = rng.integers(0, seeds, (size, seeds))
         weights = rng.multinomial(a.count, np.full(a.count, 1 / a.count), size)
         scores = [a.score(_weigh(weights, items.numbers)) for items in (a, b)]
-        found.append(np.take_along_axis(scores[0] - scores[1], drawn, 1).mean(1))
-    return np.concatenate(found)
+        both.append(np.take_along_axis(scores[0] - scores[1], drawn, 1).mean(1))
+        of_items.append((scores[0] - scores[1]).mean(1))
+    return np.concatenate(both), np.concatenate(of_items)
 
 
 def bootstrap_interval(
-    difference: float, resampled: Float[np.ndarray, " R"], seeds: int
+    a: Items, b: Items, resamples: int = RESAMPLES, key: int = 0
 ) -> tuple[float, float]:
-    """Returns a 95 % interval of a difference from its resamples.
+    """Returns a 95 % interval of the difference `a - b` over seeds and items.
 
-    Of one seed only items were resampled, of which there are many: the percentiles. With few
+    Of one seed only items are resampled, of which there are many: the percentiles. With few
     seeds percentiles are too narrow (five normal seeds: 84 % in place of 95). So there the
-    resamples give the standard error, times sqrt(n / (n - 1)) for what resampling n seeds takes
-    off, and Student's t the reach (Hesterberg 2015).
-
-    Args:
-      difference: as observed.
-      resampled: what `bootstrap` returned.
-      seeds: how many there are.
+    resamples give two variances: of the items, and of the seeds, this times n / (n - 1) for what
+    resampling n seeds takes off (Hesterberg 2015). Student's t gives the reach, with the degrees
+    of freedom of such a sum (Satterthwaite 1946): few if the seeds make most of it, else many.
     """
+    both, of_items = bootstrap(a, b, resamples, key)
+    seeds, difference = len(a.scores), float((a.scores - b.scores).mean())
     if seeds == 1:
-        low, high = np.quantile(resampled, [ALPHA / 2, 1 - ALPHA / 2])
+        low, high = np.quantile(both, [ALPHA / 2, 1 - ALPHA / 2])
         return float(low), float(high)
-    error = float(resampled.std(ddof=1)) * sqrt(seeds / (seeds - 1))
-    reach = float(stdtrit(seeds - 1, (1 + CONFIDENCE) / 2)) * error
+    by_item = float(of_items.var(ddof=1))
+    by_seed = max(float(both.var(ddof=1)) - by_item, 0.0) * seeds / (seeds - 1)
+    total = by_item + by_seed
+    if not total:
+        return difference, difference
+    freedom = total**2 / (by_item**2 / (a.count - 1) + by_seed**2 / (seeds - 1))
+    reach = float(stdtrit(freedom, (1 + CONFIDENCE) / 2)) * sqrt(total)
     return difference - reach, difference + reach
 
 

@@ -7,7 +7,7 @@ study. Where single items were kept, the interval over seeds and text is shown b
 from collections.abc import Iterator
 from itertools import combinations
 
-from attn_jax.comparison.items import Items, bootstrap, bootstrap_interval, randomisation
+from attn_jax.comparison.items import Items, bootstrap_interval, randomisation
 from attn_jax.comparison.metrics import Metric, matching, metric_of
 from attn_jax.comparison.runs import Json, Number
 from attn_jax.comparison.statistics import (
@@ -114,8 +114,7 @@ def _over_text(arms: list[Items | None]) -> Json | None:
     a, b = arms
     if a is None or b is None:
         return None
-    difference = float((a.scores - b.scores).mean())
-    low, high = bootstrap_interval(difference, bootstrap(a, b), len(a.scores))
+    low, high = bootstrap_interval(a, b)
     return {"low": low, "high": high, "p": randomisation(a, b)}
 
 

@@ -113,12 +113,13 @@ def test_bootstrap_agrees_with_a_loop():
         seeds = rng.integers(0, 3, 3)
         items = rng.integers(0, 12, 12)
         found.append(np.mean([gaps[s, i] for s in seeds for i in items]))
-    ours = bootstrap(a, b, 6000)
+    ours, of_items = bootstrap(a, b, 6000)
     assert ours.std() == pytest.approx(np.std(found), rel=0.05)
     probabilities = [0.025, 0.25, 0.5, 0.75, 0.975]
     np.testing.assert_allclose(
         np.quantile(ours, probabilities), np.quantile(found, probabilities), atol=0.05
     )
+    assert of_items.std() == pytest.approx(gaps.mean(0).std() / 12**0.5, rel=0.05)
 
 
 def test_percentiles_of_one_seed_are_those_of_scipy():
@@ -126,7 +127,7 @@ def test_percentiles_of_one_seed_are_those_of_scipy():
     a, b = mean_items(rng, 1, 50, 0.4), mean_items(rng, 1, 50)
     gaps = (a.numbers - b.numbers)[0, :, 0]
     expected = stats.bootstrap((gaps,), np.mean, method="percentile", rng=0).confidence_interval
-    found = bootstrap_interval(gaps.mean(), bootstrap(a, b, 9999), 1)
+    found = bootstrap_interval(a, b, 9999)
     np.testing.assert_allclose(found, expected, atol=0.02)
 
 
@@ -134,9 +135,19 @@ def test_without_items_that_differ_the_interval_is_students():
     gaps = np.array([0.1, 0.4, 0.25])
     a = Items(np.repeat(gaps[:, None, None], 20, axis=1))
     b = Items(np.zeros_like(a.numbers))
-    found = bootstrap_interval(gaps.mean(), bootstrap(a, b, 20_000), 3)
+    found = bootstrap_interval(a, b, 20_000)
     expected = stats.t.interval(0.95, 2, gaps.mean(), stats.sem(gaps))
     np.testing.assert_allclose(found, expected, rtol=0.02)
+
+
+def test_without_seeds_that_differ_the_interval_is_that_of_the_items():
+    """Two seeds are few, but it is not they that make the error."""
+    rng = np.random.default_rng(6)
+    gaps = rng.normal(0.3, 1, 200)
+    a = Items(np.repeat(gaps[None, :, None], 2, axis=0))
+    found = bootstrap_interval(a, Items(np.zeros_like(a.numbers)), 20_000)
+    expected = stats.t.interval(0.95, 199, gaps.mean(), stats.sem(gaps))
+    np.testing.assert_allclose(found, expected, rtol=0.05)
 
 
 def test_a_lucky_choice_of_text_does_not_average_out_over_seeds():
@@ -144,5 +155,5 @@ def test_a_lucky_choice_of_text_does_not_average_out_over_seeds():
     rng = np.random.default_rng(5)
     shared = rng.normal(0, 1, (1, 40, 1))
     b = Items(np.zeros((8, 40, 1)))
-    spread = bootstrap(Items(np.repeat(shared, 8, axis=0)), b).std()
+    spread = bootstrap(Items(np.repeat(shared, 8, axis=0)), b)[0].std()
     assert spread == pytest.approx(shared.std() / 40**0.5, rel=0.06)
