@@ -93,32 +93,30 @@ def randomisation(a: Items, b: Items, trials: int = TRIALS, key: int = 0) -> flo
 
 def bootstrap(
     a: Items, b: Items, resamples: int = RESAMPLES, key: int = 0
-) -> tuple[Float[np.ndarray, " R"], Float[np.ndarray, " R"]]:
-    """Resamples the difference of two arms over seeds and items.
+) -> Float[np.ndarray, "R S"]:
+    """Resamples the items of two arms, one draw for all runs.
 
-    Each time first the seeds are drawn, each keeping its pair of runs, then the items, one draw
-    for all runs. The items are not drawn for each seed anew: all seeds were scored on the same
-    ones, so a lucky choice of text does not average out over seeds (Owen 2007, the pigeonhole
-    bootstrap; its variance is never too small).
+    The items are not drawn for each seed anew: all seeds were scored on the same ones, so a lucky
+    choice of text does not average out over seeds (Owen 2007, the pigeonhole bootstrap; its
+    variance is never too small). What drawing the seeds too would add needs no drawing: it is the
+    variance between them.
 
     Args:
       a: one arm's items.
       b: the other's, of the same seeds and items.
-      resamples: differences to draw.
+      resamples: how often the items are drawn.
       key: of the draws.
 
     Returns:
-      Differences `a - b` of means over seeds: over those drawn, and over all of them.
+      The difference `a - b` of every seed, each keeping its pair of runs.
     """
-    seeds, rng = len(a.numbers), np.random.default_rng(key)
-    both, of_items = [], []
+    rng = np.random.default_rng(key)
+    found = []
     for size in _chunks(resamples):
-        drawn = rng.integers(0, seeds, (size, seeds))
         weights = rng.multinomial(a.count, np.full(a.count, 1 / a.count), size)
         scores = [a.score(_weigh(weights, items.numbers)) for items in (a, b)]
-        both.append(np.take_along_axis(scores[0] - scores[1], drawn, 1).mean(1))
-        of_items.append((scores[0] - scores[1]).mean(1))
-    return np.concatenate(both), np.concatenate(of_items)
+        found.append(scores[0] - scores[1])
+    return np.concatenate(found)
 
 
 def bootstrap_interval(
@@ -128,22 +126,19 @@ def bootstrap_interval(
 
     Of one seed only items are resampled, of which there are many: the percentiles. With few
     seeds percentiles are too narrow (five normal seeds: 84 % in place of 95). So there the
-    resamples give two variances: of the items, and of the seeds, this times n / (n - 1) for what
-    resampling n seeds takes off (Hesterberg 2015). Student's t gives the reach, with the degrees
-    of freedom of such a sum (Satterthwaite 1946): few if the seeds make most of it, else many.
+    resamples give two variances, of the items and of the seeds, and each its own reach by
+    Student's t, put together as the root of the sum of squares (Graybill and Wang 1980): Student's
+    interval over seeds where items make no difference, and the items' own where seeds make none.
     """
-    both, of_items = bootstrap(a, b, resamples, key)
+    gaps = bootstrap(a, b, resamples, key)
     seeds, difference = len(a.scores), float((a.scores - b.scores).mean())
     if seeds == 1:
-        low, high = np.quantile(both, [ALPHA / 2, 1 - ALPHA / 2])
+        low, high = np.quantile(gaps, [ALPHA / 2, 1 - ALPHA / 2])
         return float(low), float(high)
-    by_item = float(of_items.var(ddof=1))
-    by_seed = max(float(both.var(ddof=1)) - by_item, 0.0) * seeds / (seeds - 1)
-    total = by_item + by_seed
-    if not total:
-        return difference, difference
-    freedom = total**2 / (by_item**2 / (a.count - 1) + by_seed**2 / (seeds - 1))
-    reach = float(stdtrit(freedom, (1 + CONFIDENCE) / 2)) * sqrt(total)
+    by_item = float(gaps.mean(1).var(ddof=1))
+    by_seed = float(gaps.var(axis=1, ddof=1).mean() / seeds)
+    t_item, t_seed = (float(stdtrit(n - 1, (1 + CONFIDENCE) / 2)) for n in (a.count, seeds))
+    reach = sqrt(t_item**2 * by_item + t_seed**2 * by_seed)
     return difference - reach, difference + reach
 
 
