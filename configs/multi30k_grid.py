@@ -61,5 +61,6 @@ def get_config() -> Study:
             "objective.name",
             "objective.source_loss",
         ),
+        margins={"translation/bleu_tokenized": 0.5},
         seeds="0,1",
     )

@@ -105,7 +105,9 @@ def test_margins_name_the_metrics_and_the_parity(masking_study, write_study):
 def test_scores_of_items_give_the_interval_over_text(masking_runs):
     found = collect(masking_runs)["differences"][0]
     assert found["text"]["low"] < found["mean"] < found["text"]["high"]
-    assert found["text"]["high"] - found["text"]["low"] > found["high"] - found["low"]
+    # The arms share which items are hard, so these add next to nothing here.
+    width = found["text"]["high"] - found["text"]["low"]
+    assert width == pytest.approx(found["high"] - found["low"], rel=0.01)
     assert 0 < found["text"]["p"] <= 1
     (masking_runs[0].directory / "eval/1200.items.json").unlink()
     assert collect(masking_runs)["differences"][0]["text"] is None
