@@ -22,6 +22,9 @@ from attn_jax.files import read_json
 from attn_jax.training.run_directory import finished_ledger, read_config, refuse_other_config
 from attn_jax.validation import validate
 
+RESERVED = ("report.html", "comparison.json")  # files that stand beside the folders of arms
+LONGEST_NAME = 100  # of an arm, whose folder has its name
+
 
 @dataclass
 class Study(Section):
@@ -199,6 +202,11 @@ def _check_names(study: Study) -> None:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", arm):
             allowed = "letters, digits, '.', '_' and '-', beginning with a letter or digit"
             raise InputError(f"study {study.name!r}, arm {arm!r}: a name consists of {allowed}")
+        if arm in RESERVED or len(arm) > LONGEST_NAME:
+            raise InputError(
+                f"study {study.name!r}, arm {arm!r}: expected at most {LONGEST_NAME} characters, "
+                f"and none of {', '.join(RESERVED)}"
+            )
     known = flatten(study.base)
     for name in study.declared:
         if name not in known:

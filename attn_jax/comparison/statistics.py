@@ -17,6 +17,7 @@ CONFIDENCE = 0.95
 ALPHA = 0.05  # share of false claims that is put up with
 POWER = 0.8  # chance to find a difference that is there
 MOST_SEEDS = 1000  # where the search for enough seeds ends
+MOST_T = 1e4  # of which the noncentral distribution is inverted
 EXACT_SIGNS = 12  # seeds of which all sign patterns are counted; of more, a sample
 
 
@@ -124,14 +125,16 @@ def effect_size(differences: Sequence[Number]) -> Json | None:
     Returns:
       `d` (Cohen's d_z, the mean over the standard deviation), `g` (the same with Hedges'
       correction for few seeds) and the 95 % interval of the true value, `low` to `high`, by the
-      noncentral t distribution; None for fewer than three seeds or no spread.
+      noncentral t distribution (None each where t is above 1e4, which it would take minutes to
+      invert); None for fewer than three seeds or no spread.
     """
     n, t = len(differences), _t(differences)
     if n < 3 or t is None:
         return None
-    tail = (1 - CONFIDENCE) / 2
+    tail, d = (1 - CONFIDENCE) / 2, t / sqrt(n)
+    if abs(t) > MOST_T:
+        return {"d": d, "g": _hedges(n - 1) * d, "low": None, "high": None}
     low, high = (float(nctdtrinc(n - 1, p, t)) / sqrt(n) for p in (1 - tail, tail))
-    d = t / sqrt(n)
     return {"d": d, "g": _hedges(n - 1) * d, "low": low, "high": high}
 
 

@@ -112,7 +112,7 @@ def _tests(differences: list[float], margin: float) -> Json:
 
 def _over_text(arms: list[Items | None]) -> Json | None:
     a, b = arms
-    if a is None or b is None:
+    if a is None or b is None or a.count != b.count:
         return None
     low, high = bootstrap_interval(a, b)
     return {"low": low, "high": high, "p": randomisation(a, b)}

@@ -92,7 +92,8 @@ class MinimalPairs(Evaluator):
         """Returns the mean over the paradigms of each phenomenon, or field."""
         groups = defaultdict(list)
         for paradigm, value in zip(self._paradigms, accuracy, strict=True):
-            groups[getattr(paradigm, kind)].append(float(value))
+            if getattr(paradigm, kind):  # not every file tells
+                groups[getattr(paradigm, kind)].append(float(value))
         return {name: float(np.mean(values)) for name, values in sorted(groups.items())}
 
     def _refuse_long(self) -> None:

@@ -41,7 +41,9 @@ def read_start(config: Config, workdir: Path) -> Start:
     """
     directory = config.train.init_directory
     recorded = workdir / "init.json"
-    step = read_json(recorded)["step"] if recorded.exists() else config.train.init_step
+    step = read_json(recorded).get("step") if recorded.exists() else config.train.init_step
+    if type(step) is not int:
+        raise InputError(f"{recorded}: names no step; remove it to begin anew")
     try:
         run = restore_run(directory, step)
     except InputError as error:

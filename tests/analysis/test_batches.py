@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from tiny_runs import run_module, tiny_data, train_command
 
 from attn_jax.analysis.batches import describe_row

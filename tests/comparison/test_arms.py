@@ -61,6 +61,12 @@ def test_arm_names_must_be_folder_names(masking_study, arm):
         plan(masking_study(arms={arm: {}}), "0", Path("root"))
 
 
+@pytest.mark.parametrize("arm", ["report.html", "comparison.json", "a" * 101])
+def test_arm_names_must_leave_room_for_the_report(masking_study, arm):
+    with pytest.raises(InputError, match=r"at most 100 characters, and none of report\.html"):
+        plan(masking_study(arms={arm: {}}), "0", Path("root"))
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

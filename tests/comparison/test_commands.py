@@ -3,6 +3,7 @@
 import runpy
 import shlex
 
+import pytest
 from tiny_runs import LM, ROOT, run_module, tiny_data
 
 from attn_jax.comparison.arms import is_finished

@@ -141,3 +141,9 @@ def test_seeds_needed_are_those_of_the_tables():
 def test_the_detectable_difference_has_the_power_asked_for(n):
     least = detectable_difference(0.5, n)
     assert power_of(least / 0.5, n) == pytest.approx(0.8, abs=1e-4)
+
+
+def test_an_effect_beyond_all_noise_takes_no_minutes():
+    found = effect_size([1, 1.000001, 0.999999])
+    assert found["d"] == pytest.approx(1e6, rel=1e-3)
+    assert (found["low"], found["high"]) == (None, None)

@@ -326,6 +326,17 @@ def test_a_text_without_tokens_scores_nothing(score):
     assert [len(x) for x in (*alone, *both)] == [0, 0, 1]
 
 
+def test_loss_on_the_source_changes_no_score(tiny, tokenizer, specials):
+    model = tiny(architecture="decoder")
+    found = [
+        make_scorer("own", *_about(model, tokenizer, CausalTranslation(specials, weight))).score(
+            split_model(model)[1], [Item(*PAIRS[0])]
+        )
+        for weight in (0.0, 1.0)
+    ]
+    np.testing.assert_array_equal(found[0][0].log_probs, found[1][0].log_probs)
+
+
 def test_a_prefix_of_one_token_is_causal_and_its_source_is_read_from_both_sides(score):
     alone = [Item((), text) for text in TEXTS]
     for a, b in zip(score(1, "prefix", alone), score(1, "causal", alone), strict=True):

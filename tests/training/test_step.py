@@ -12,7 +12,7 @@ from attn_jax.models.tokens import Tokens
 from attn_jax.objectives import OBJECTIVES
 from attn_jax.objectives.causal_lm import CausalLM
 from attn_jax.objectives.losses import token_losses
-from attn_jax.training.step import make_step
+from attn_jax.training.step import make_step, training_progress
 
 PLAIN = {"optimizer__schedule": "constant", "optimizer__warmup_steps": 0}
 LEARNING = PLAIN | {
@@ -195,3 +195,8 @@ def test_the_window_holds_the_sums_since_the_last_logged_step(new_spec, text_of)
             assert float(windows[i][name]) == pytest.approx(expected, rel=1e-5)
             assert float(states[i].window[name]) == float(windows[i][name])
     assert int(start.step) == 7
+
+
+def test_progress_goes_from_0_at_the_first_step_to_1_at_the_last():
+    assert [training_progress(step, 5) for step in range(5)] == [0, 0.25, 0.5, 0.75, 1]
+    assert training_progress(0, 1) == 0
