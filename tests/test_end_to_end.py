@@ -150,6 +150,7 @@ def test_a_killed_translation_goes_on(run_module, translation_run, tmp_path):
     assert len(list(tmp_path.iterdir())) == 3
 
 
+@pytest.mark.slow
 def test_a_language_model_continues_each_line(run_module, lm_run):
     command = ("experiments.generate", f"--workdir={lm_run}", "--max_new=4", "--step=5")
     done = succeed(run_module, *command, stdin="one two\n  \nthree\n")

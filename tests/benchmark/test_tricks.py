@@ -52,6 +52,7 @@ def test_an_undone_trick_is_another_program_with_the_same_result(name, monkeypat
         jax.tree.map(close, got, expected)
 
 
+@pytest.mark.slow
 def test_the_table_has_a_row_for_each_trick():
     row = {"about": "rows", "ours_tokens_per_s": 1500, "peer_tokens_per_s": 1000, "ratio": 1.5}
     row |= {"ratio_low": 1.4, "ratio_high": 1.6, "temp_mib": [10, 20]}

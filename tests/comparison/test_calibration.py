@@ -111,6 +111,7 @@ def test_other_directories_are_refused(four_seeds, tmp_path):
         arm_items(tmp_path, "", "", 20)
 
 
+@pytest.mark.slow
 def test_the_command_prints_a_table_and_one_json_object(run_module, four_seeds):
     done = run_module("experiments.calibrate", f"--workdir={four_seeds}", "--splits=5", "--group=2")
     assert done.status == 0, done.stderr

@@ -78,6 +78,14 @@ def test_undecided_says_how_many_seeds_are_missing():
     )
 
 
+def test_more_comparisons_need_more_seeds():
+    """Each must pass the strictest step of Holm."""
+    found = {"a": shifted(0.3, 40), "b": [4.0] * 5}
+    (alone,) = compare({BLEU: 0}, **{arm: {BLEU: x} for arm, x in found.items()})
+    both = compare({BLEU: 0, BITS: 0}, **{arm: {BLEU: x, BITS: x} for arm, x in found.items()})
+    assert [row["more_seeds"] > alone["more_seeds"] for row in both] == [True, True]
+
+
 def test_parity_may_be_nearer_than_a_difference():
     (row,) = compare(a={BLEU: shifted(0.05, 40)}, b={BLEU: [4.0] * 5})
     gap = (0.5 - row["mean"]) / row["sd"]

@@ -21,6 +21,7 @@ def scores_of(workdir, method, lines):
     return [float(score) for _, score in worker.write(dict(enumerate(map(worker.read, lines))))]
 
 
+@pytest.mark.slow
 def test_one_score_a_line_under_the_own_mask(run_module, lm_run):
     done = run_module(COMMAND, f"--workdir={lm_run}", "--input=-", stdin=TEXT)
     assert done.status == 0, done.stderr

@@ -21,7 +21,7 @@ ROW = 128
 
 @functools.cache
 def made(specials, name, **fields):
-    config = ObjectiveConfig(name=name, mask_rate=0.15, **fields)
+    config = ObjectiveConfig(name=name, **({"mask_rate": 0.15} | fields))
     return make_objective(config, Vocabulary(VOCAB, specials))
 
 
@@ -95,6 +95,13 @@ def test_rows_of_a_mixture_are_those_of_its_parts(specials, text, masked, by_row
     assert np.array_equal(by_row.inputs.ids[~causal], masked.inputs.ids[~causal])
     assert np.array_equal(chosen(by_row, shift=1)[~causal], chosen(masked, shift=1)[~causal])
     assert by_row.weights.dtype == np.float32
+
+
+def test_a_masked_row_keeps_its_targets_at_any_rate(specials, text):
+    for rate in (0.5, 0.99):
+        alone = call(specials, "masked_next_token", text, mask_rate=rate)
+        mixed = call(specials, "mixture", text, mask_rate=rate, causal_share=0.0)
+        assert np.array_equal(mixed.weights.sum(1), alone.weights.sum(1))
 
 
 def kinds(objective, rows, seeds=400):

@@ -64,6 +64,7 @@ def encoder_run(config, tmp_path_factory):
     return workdir, jax.tree.map(np.asarray, first[0])
 
 
+@pytest.mark.slow
 def test_the_parameters_are_kept_and_everything_else_begins_anew(encoder_run, source):
     workdir, first = encoder_run
     assert same_tree(first.params, jax.tree.map(np.asarray, restore_run(source).params))
@@ -84,6 +85,7 @@ def test_the_parameters_are_kept_and_everything_else_begins_anew(encoder_run, so
     assert fingerprints[0] == fingerprints[1]
 
 
+@pytest.mark.slow
 def test_a_stopped_run_goes_on_without_the_other(
     encoder_run, config, source, tmp_path, monkeypatch
 ):
