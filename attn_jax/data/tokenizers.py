@@ -128,6 +128,10 @@ class Tokenizer(ABC):
         dropped = {*astuple(self.specials), *self.sentinels} - {self.specials.unk}
         return self._decode([int(i) for i in ids if int(i) not in dropped])
 
+    def whole(self, text: str) -> str:
+        """Returns a text in whole words, as `decode` writes it; most are so already."""
+        return text
+
     def piece(self, token: SupportsInt) -> str:
         """Returns one token readably: its text, or its name such as "<bos>"."""
         names = {i: f"<{name}>" for name, i in asdict(self.specials).items()}
@@ -135,10 +139,7 @@ class Tokenizer(ABC):
         return names.get(int(token)) or self._piece(int(token))
 
     def word_starts(self, ids: Sequence[int]) -> list[bool]:
-        """Returns True where a token of a text begins a word, as its first token always does.
-
-        A space belongs to the word after it.
-        """
+        """Returns True where a token begins a word; a space belongs to the word after it."""
         starts, ends = self.vocabulary.word_edges
         array = np.asarray(ids, np.int32)
         return [True, *(ends[array[:-1]] & starts[array[1:]]).tolist()] if len(array) else []
@@ -278,8 +279,12 @@ class WhitespaceTokenizer(_TableTokenizer):
         """Returns one id per word."""
         return self._lookup(text.split())
 
+    def whole(self, text: str) -> str:
+        """Joins BPE pieces."""
+        return f"{text} ".replace("@@ ", "").rstrip(" ")
+
     def _decode(self, ids: list[int]) -> str:
-        return f"{' '.join(self._texts(ids))} ".replace("@@ ", "").rstrip(" ")
+        return self.whole(" ".join(self._texts(ids)))
 
     def _num_bytes(self, token: int) -> int:
         piece = self._piece(token)

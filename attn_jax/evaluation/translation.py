@@ -32,7 +32,9 @@ class TranslationQuality(Evaluator):
         items = np.concatenate([items for items, _ in found])
         texts = subject.dataset.texts(config.eval.split)
         pairs = [texts[int(i)] for i in sorted(items[items >= 0])]
-        self._sources, self._references = map(list, zip(*pairs, strict=True))
+        self._sources = [source for source, _ in pairs]
+        whole = subject.dataset.tokenizer.whole
+        self._references = [whole(reference) for _, reference in pairs]
 
     def run(self, params: dict) -> dict[str, Any]:
         """Returns scores in per cent (exact match) and points (BLEU, chrF, TER), and samples.
@@ -47,7 +49,8 @@ class TranslationQuality(Evaluator):
         search = Beam(beam, penalty) if beam > 1 else GREEDY
         writer = Writer(model, subject.objective, tokenizer, length, search)
         hypotheses = writer.write_texts(self._sources)
-        copied = {f"copy_{name}": value for name, value in self._scores(self._sources).items()}
+        copies = [tokenizer.whole(source) for source in self._sources]
+        copied = {f"copy_{name}": value for name, value in self._scores(copies).items()}
         return {
             "split": subject.config.eval.split,
             "items": len(hypotheses),

@@ -67,6 +67,21 @@ def test_perfect_translations_score_100(subject_of, monkeypatch):
     assert (found["searches"], found["decoding"]) == ([GREEDY], "greedy")
 
 
+def test_references_are_whole_words_as_translations_are(subject_of, monkeypatch, tmp_path):
+    """Of files that are split into BPE pieces; the model reads the pieces."""
+    for side, line in {"en": "a sto@@ ne", "de": "ein st@@ ei@@ n"}.items():
+        (tmp_path / side).write_text(f"{line}\n" * 4)
+    fields = {"data.validation_files": f"{tmp_path}/en,{tmp_path}/de"}
+    fields |= {"tokenizer.name": "whitespace", "tokenizer.vocab_size": 40}
+    read = []
+    found = evaluate(subject_of, monkeypatch, lambda s: read.append(s) or "ein stein", **fields)
+    assert set(read) == {"a sto@@ ne"}
+    assert found["exact_match"] == 100
+    assert found["samples"][0]["reference"] == "ein stein"
+    assert found["bleu_tokenized_details"]["reference_length"] == 8
+    assert found["copy_exact_match"] == 0
+
+
 def test_a_config_may_ask_for_a_beam(subject_of, monkeypatch):
     fields = {"eval__beam_size": 4, "eval__length_penalty": 0.5}
     found = evaluate(subject_of, monkeypatch, reference, **fields)
