@@ -209,7 +209,7 @@ def test_it_is_one_of_the_evaluators(make, tiny_data, file, make_subject):
 def test_blimp_has_67_paradigms_of_1000_pairs():
     path = ROOT.parent / "shared/data/blimp/BLiMP.zip"
     if not path.exists():
-        pytest.skip(f"no {path}")
+        pytest.skip("BLiMP.zip is not beside the checkout, in shared/data/blimp")
     found = read_paradigms(str(path))
     assert len(found) == 67
     assert {len(paradigm.pairs) for paradigm in found} == {1000}
