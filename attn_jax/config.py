@@ -149,7 +149,8 @@ class TrainConfig(Section):
 class EvalConfig(Section):
     """What is measured on a checkpoint."""
 
-    # At the end: loss, shared_positions, translation, attention, minimal_pairs, cloze, probe
+    # At the end: loss, shared_positions, translation, attention, minimal_pairs, cloze, probe,
+    # fine_tuning
     evaluators: str = "loss"
     curve: str = "loss"  # likewise comma-separated, every train.eval_every steps
     split: str = "validation"  # validation | test
@@ -161,7 +162,10 @@ class EvalConfig(Section):
     scoring: str = "own"  # minimal_pairs, cloze: comma-separated methods; own: of the own mask
     minimal_pairs: str = ""  # minimal_pairs: a .jsonl file of BLiMP's form, or a folder or .zip
     cloze: str = ""  # cloze: texts whose last word is asked for, a line each, or .jsonl as LAMBADA
-    probe: str = ""  # probe: "TRAIN,TEST", files of label<TAB>text or label<TAB>text<TAB>text
+    # probe, fine_tuning: "TRAIN,TEST", files of label<TAB>text or label<TAB>text<TAB>text
+    labelled: str = ""
+    tune_epochs: int = 5  # fine_tuning: how often the training texts are read
+    tune_learning_rate: float = 5e-4  # fine_tuning: at its peak
 
 
 @dataclass

@@ -30,8 +30,14 @@ CHOICES = {
 }
 
 SCORING = (OWN, *METHODS)
-FILE_EVALUATORS = ("minimal_pairs", "cloze", "probe")  # each reads the files of its own field
-EVALUATORS = ("loss", "shared_positions", "translation", "attention", *FILE_EVALUATORS)
+# Evaluators, and the field of the file that each reads.
+FILES = {
+    "minimal_pairs": "minimal_pairs",
+    "cloze": "cloze",
+    "probe": "labelled",
+    "fine_tuning": "labelled",
+}
+EVALUATORS = ("loss", "shared_positions", "translation", "attention", *FILES)
 
 # Inclusive bounds of the numbers; without an upper one an int is at most MAX_INT.
 BOUNDS: dict[str, tuple[float, float | None]] = {
@@ -76,6 +82,8 @@ BOUNDS: dict[str, tuple[float, float | None]] = {
     "eval.shared_positions": (1, None),
     "eval.beam_size": (1, 1000),
     "eval.length_penalty": (0, 5),
+    "eval.tune_epochs": (1, None),
+    "eval.tune_learning_rate": (1e-8, 1),
 }
 
 
@@ -198,8 +206,9 @@ def _evaluation_problems(config: Config) -> Iterator[str]:
                 hint = nearest(evaluator, EVALUATORS)
                 allowed = ", ".join(EVALUATORS)
                 yield f"eval.{name}: unknown evaluator {evaluator!r}, expected {allowed}{hint}"
-            if evaluator in FILE_EVALUATORS and not getattr(config.eval, evaluator):
-                yield f"eval.{evaluator} is empty: the evaluator {evaluator!r} needs a file"
+            field = FILES.get(evaluator)
+            if field and not getattr(config.eval, field):
+                yield f"eval.{field} is empty: the evaluator {evaluator!r} needs a file"
     for method in names_in(config.eval.scoring):
         if method not in SCORING:
             hint = nearest(method, SCORING)

@@ -275,10 +275,11 @@ def _facts(run: Run) -> dict[str, Any]:
             raise InputError(f"{path}: has no {name}, so nothing shows that the runs are equal")
         facts[name] = ledger[name]
     results = read_results(run.directory, run.config.train.steps)
-    for evaluator in ("shared_positions", "translation", "minimal_pairs", "cloze", "probe"):
-        for name in ("split", "items", "fingerprint"):
-            if name in results.get(evaluator, {}):
-                facts[f"{evaluator}.{name}"] = results[evaluator][name]
+    for evaluator, found in results.items():
+        # That of the loss is of one objective's own targets.
+        if evaluator != "loss":
+            shared = ("split", "items", "train_items", "fingerprint")
+            facts |= {f"{evaluator}.{name}": found[name] for name in shared if name in found}
     if _compares_losses(run.study):
         facts |= _loss_facts(results.get("loss", {}))
     return facts

@@ -24,6 +24,7 @@ METRICS = {  # the columns of the key table, in order; a "*" stands for any name
     "minimal_pairs/*/accuracy": Metric("minimal pairs, *", 3, "accuracy"),
     "cloze/*/accuracy": Metric("cloze, *", 3, "accuracy"),
     "probe/*/accuracy": Metric("probe, *", 3, "accuracy"),
+    "fine_tuning/*/accuracy": Metric("fine-tuning, *", 3, "accuracy"),
     "loss/loss": Metric("loss, nats", 3, "nats", False),
     "loss/perplexity": Metric("perplexity", 1, "perplexity", False),
     "loss/pseudo_perplexity": Metric("pseudo-perplexity", 1, "pseudo-perplexity", False),
@@ -39,6 +40,7 @@ MARGINS = {
     "minimal_pairs/*/accuracy": 0.01,
     "cloze/*/accuracy": 0.01,
     "probe/*/accuracy": 0.01,
+    "fine_tuning/*/accuracy": 0.01,
 }
 
 

@@ -10,6 +10,7 @@ from attn_jax.data.pipeline import Dataset
 from attn_jax.errors import InputError
 from attn_jax.evaluation.cloze import Cloze
 from attn_jax.evaluation.evaluator import Evaluator, Subject
+from attn_jax.evaluation.fine_tuning import FineTuning
 from attn_jax.evaluation.loss import Loss
 from attn_jax.evaluation.minimal_pairs import MinimalPairs
 from attn_jax.evaluation.probe import Probe
@@ -25,6 +26,7 @@ EVALUATORS: dict[str, type[Evaluator]] = {
     "minimal_pairs": MinimalPairs,
     "cloze": Cloze,
     "probe": Probe,
+    "fine_tuning": FineTuning,
 }
 
 

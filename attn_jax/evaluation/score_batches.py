@@ -1,6 +1,6 @@
 """Rows that a model reads to score tokens, in batches of few shapes, and the reading itself."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -75,6 +75,16 @@ def fit(count: int, rows: int) -> int:
     return small if count <= small else rows
 
 
+def pad(
+    sequences: Sequence[Sequence[int]], rows: int, width: int
+) -> tuple[Int[np.ndarray, "rows width"], Int[np.ndarray, " rows"]]:
+    """Returns the ids of sequences, and their lengths; rows after the last sequence are empty."""
+    ids, lengths = np.zeros((rows, width), np.int32), np.zeros(rows, np.int32)
+    for row, sequence in enumerate(sequences):
+        ids[row, : len(sequence)], lengths[row] = sequence, len(sequence)
+    return ids, lengths
+
+
 def make_batches(copies: Iterable[tuple[int, Copies]], most: int) -> Iterator[tuple[Parts, Rows]]:
     """Yields full batches of the numbered copies, which come longest first.
 
@@ -140,11 +150,7 @@ class PairRows(NamedTuple):
         """Pads the sides of some pairs."""
         fields = []
         for side in zip(*pairs, strict=True):
-            ids, lengths = np.zeros((rows, width), np.int32), np.zeros(rows, np.int32)
-            for row, sequence in enumerate(side):
-                ids[row, : len(sequence)] = sequence
-                lengths[row] = len(sequence)
-            fields += [ids, lengths]
+            fields += pad(side, rows, width)
         return cls(*fields)
 
 
