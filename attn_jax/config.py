@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from attn_jax.errors import InputError, nearest
+from attn_jax.files import home_path
 
 
 class Section:
@@ -142,7 +143,9 @@ class TrainConfig(Section):
     @property
     def init_directory(self) -> Path | None:
         """The run directory that `init_from` means, if any."""
-        return Path(self.init_from.replace("{seed}", str(self.seed))) if self.init_from else None
+        if not self.init_from:
+            return None
+        return home_path("train.init_from", self.init_from.replace("{seed}", str(self.seed)))
 
 
 @dataclass

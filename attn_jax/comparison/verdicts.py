@@ -77,7 +77,8 @@ def verdict(row: Json, metric: Metric) -> str:
         margin = f"{row['margin']:g} {metric.unit}"
         found = f"{_gap(row, metric)}, {seeds}, Holm {p_text(row['equivalence_holm'])}"
         return f"{a} and {b} are on par within {margin}: difference {found}"
-    return f"{a} against {b} is undecided: {_needed(row)} (difference {_gap(row, metric)}, {seeds})"
+    found = f"difference {_gap(row, metric)}, {seeds}, Holm {p_text(row['holm'])}"
+    return f"{a} against {b} is undecided: {_needed(row)} ({found})"
 
 
 def _tested(

@@ -39,8 +39,9 @@ class MaskedLM(Objective):
         progress: Array | float = 0.0,
     ) -> Batch:
         """Returns the batch for packed rows, with a fixed number of places a row that may count."""
-        anywhere = jnp.ones(tokens.ids.shape, bool)
-        read, at, chosen = self.masking.hide(tokens, anywhere, key, first_row, progress)
+        allowed = tokens.positions >= self.shift
+        read, at, chosen = self.masking.hide(tokens, allowed, key, first_row, progress)
         targets = jnp.take_along_axis(tokens.ids, at, axis=1)
-        weights = chosen.astype(jnp.float32)
-        return Batch(tokens.replace(ids=read).bidirectional(), targets, weights, at)
+        inputs = tokens.replace(ids=read).bidirectional()
+        at = jnp.maximum(at - self.shift, 0)  # where nothing is hidden it may be any place
+        return Batch(inputs, targets, chosen.astype(jnp.float32), at)
