@@ -274,7 +274,7 @@ def _facts(run: Run) -> dict[str, Any]:
         if not ledger.get(name):
             raise InputError(f"{path}: has no {name}, so nothing shows that the runs are equal")
         facts[name] = ledger[name]
-    results = read_results(run.directory, run.config.train.steps)
+    results = read_results(run.directory, run.config)
     for evaluator, found in results.items():
         # That of the loss is of one objective's own targets.
         if evaluator != "loss":

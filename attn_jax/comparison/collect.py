@@ -90,7 +90,7 @@ def _read(runs: list[Run]) -> _Arm:
     return _Arm(
         runs,
         [read_json(run.directory / "ledger.json") for run in runs],
-        [read_results(run.directory, run.config.train.steps) for run in runs],
+        [read_results(run.directory, run.config) for run in runs],
         {kind: [lines[kind] for lines in logged] for kind in ("train", "evaluation")},
         read_items([(run.directory, run.config.train.steps) for run in runs]),
     )

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from attn_jax.config import Config, names_in
 from attn_jax.errors import InputError
 from attn_jax.files import read_json
 from attn_jax.training.metrics import read_metrics
@@ -25,10 +26,17 @@ def read_curves(directory: Path) -> dict[str, list[Json]]:
     return {kind: [lines[step] for step in sorted(lines)] for kind, lines in by_step.items()}
 
 
-def read_results(directory: Path, step: int) -> Json:
-    """Returns `{evaluator: results}` of the evaluation after `step` updates."""
-    path = eval_path(directory, step)
-    stored = read_json(path)
-    if not isinstance(stored.get("results"), dict):
+def read_results(directory: Path, config: Config) -> Json:
+    """Returns `{evaluator: results}` of the evaluation after the last update.
+
+    Raises:
+      InputError: those of an evaluator of the config are not there.
+    """
+    path = eval_path(directory, config.train.steps)
+    results = read_json(path).get("results")
+    if not isinstance(results, dict):
         raise InputError(f"{path}: holds no results")
-    return stored["results"]
+    for name in names_in(config.eval.evaluators):
+        if not isinstance(results.get(name), dict):
+            raise InputError(f"{path}: holds no results of {name!r}, an evaluator of this run")
+    return results

@@ -117,7 +117,7 @@ def _score(run: Run) -> Number | None:
     if not is_finished(run):
         return None
     evaluator, _, name = run.study.grid_metric.partition("/")
-    results = read_results(run.directory, run.config.train.steps)
+    results = read_results(run.directory, run.config)
     score = results[evaluator][name]
     return score if isfinite(score) else None
 

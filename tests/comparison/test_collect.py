@@ -215,3 +215,13 @@ def test_comparison_is_written_whole_or_not_at_all(masking_runs, tmp_path):
         write_comparison(path, {"masking": {"mean": float("nan")}})
     assert json.loads(path.read_text(encoding="utf-8")) == found
     assert not list(tmp_path.glob("*.partial"))
+
+
+def test_a_run_without_results_is_named(masking_runs):
+    """It would else vanish from the tables, and its arm with it."""
+    path = masking_runs[0].directory / "eval/1200.json"
+    stored = json.loads(path.read_text())
+    del stored["results"]["loss"]
+    path.write_text(json.dumps(stored))
+    with pytest.raises(InputError, match=rf"{path}: holds no results of 'loss'"):
+        collect(masking_runs)
