@@ -20,9 +20,6 @@ FOLDER = "data/wikitext2"
 
 def get_config() -> Study:
     base = Config()
-    base.model.d_model = 192
-    base.model.num_heads = 6
-    base.model.d_ff = 768
     base.data.name = "text_files"
     base.data.train_files = f"{FOLDER}/train.txt.gz"
     base.data.validation_files = f"{FOLDER}/valid.txt.gz"

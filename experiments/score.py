@@ -4,7 +4,7 @@ python -m experiments.score --workdir=DIR --input=FILE|- [--output=FILE|-]
     [--method=own|causal|pll|pll_within_word|pll_whole_word|pll_global|fused|prefix]
     [--per_token] [--step=N] [--average_last=10] [--truncate]
 
-With prefix, and for encoder-decoders, a line is source<TAB>target.
+With prefix, which is a translation model's own, a line is source<TAB>target.
 """
 
 from pathlib import Path

@@ -127,8 +127,9 @@ def bootstrap_interval(
     Of one seed only items are resampled, of which there are many: the percentiles. With few
     seeds percentiles are too narrow (five normal seeds: 84 % in place of 95). So there the
     resamples give two variances, of the items and of the seeds, and each its own reach by
-    Student's t, put together as the root of the sum of squares (Graybill and Wang 1980): Student's
-    interval over seeds where items make no difference, and the items' own where seeds make none.
+    Student's t, put together as the root of the sum of squares (in the manner of Graybill and Wang
+    1980): Student's interval over seeds where items make no difference, and the items' own where
+    seeds make none.
     """
     gaps = bootstrap(a, b, resamples, key)
     seeds, difference = len(a.scores), float((a.scores - b.scores).mean())

@@ -4,7 +4,7 @@ All of it covers what changes with the seed (initial weights, data order, maskin
 the held-out text is the subject of items.py. One seed has no interval and earns no claim.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import product
 from math import exp, lgamma, sqrt
 
@@ -154,24 +154,48 @@ def power_of(effect: float, n: int, alpha: float = ALPHA, sides: int = 2) -> flo
     return float(1 - missed + (wrong_side if sides == 2 else 0))
 
 
-def seeds_needed(
-    effect: float, alpha: float = ALPHA, power: float = POWER, sides: int = 2
-) -> int | None:
+def seeds_needed(effect: float, alpha: float = ALPHA, power: float = POWER) -> int | None:
     """Returns how many seeds find a difference with the given power; None beyond 1,000.
 
     Args:
       effect: the true difference over the standard deviation of differences, at least 0.
-      alpha: the p up to which it is found.
+      alpha: the two-sided p up to which it is found.
       power: the chance to find it.
-      sides: 2, or 1 for a test in the direction of the difference.
     """
+    return _fewest(lambda n: power_of(effect, n, alpha), power)
+
+
+def seeds_for_parity(
+    effect: float, margin: float, alpha: float = ALPHA, power: float = POWER
+) -> int | None:
+    """Returns how many seeds show with the given power that a difference is within a margin.
+
+    Both one-sided tests must succeed. The chance that one of them fails is at most the sum of
+    both, which is used, so that the power is never less than it says.
+
+    Args:
+      effect: the true difference over the standard deviation of differences, at least 0.
+      margin: the same of the margin, above the effect.
+      alpha: the p up to which it is shown.
+      power: the chance to show it.
+
+    Returns:
+      The number of seeds; None beyond 1,000.
+    """
+    near, far = margin - effect, margin + effect
+    return _fewest(
+        lambda n: power_of(near, n, alpha, sides=1) + power_of(far, n, alpha, sides=1) - 1, power
+    )
+
+
+def _fewest(power_with: Callable[[int], float], power: float) -> int | None:
+    """Returns the least n, from 2 to 1,000, that has enough of a power that grows with it."""
     low, high = 1, MOST_SEEDS  # too few, enough
-    if power_of(effect, high, alpha, sides) < power:
+    if power_with(high) < power:
         return None
     while high - low > 1:
         middle = (low + high) // 2
-        enough = power_of(effect, middle, alpha, sides) >= power
-        low, high = (low, middle) if enough else (middle, high)
+        low, high = (low, middle) if power_with(middle) >= power else (middle, high)
     return high
 
 

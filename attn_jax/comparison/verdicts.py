@@ -18,6 +18,7 @@ from attn_jax.comparison.statistics import (
     holm,
     paired,
     paired_t,
+    seeds_for_parity,
     seeds_needed,
     sign_flip,
     summarize,
@@ -50,13 +51,13 @@ def compare_arms(
     for test, adjusted in (("p", "holm"), ("equivalence_p", "equivalence_holm")):
         for row, p in zip(rows, holm([row[test] for row in rows]), strict=True):
             row[adjusted] = p
-    family = sum(row["p"] is not None for row in rows)
+    families = {test: sum(row[test] is not None for row in rows) for test in ("p", "equivalence_p")}
     for row in rows:
         metric = metric_of(row["metric"])
         row["outcome"] = _outcome(row)
         row["ahead"] = _ahead(row, metric) if row["outcome"] == "ahead" else None
         undecided = row["outcome"] == "undecided"
-        row["more_seeds"] = _more_seeds(row, ALPHA / family) if undecided else None
+        row["more_seeds"] = _more_seeds(row, families) if undecided else None
         row["verdict"] = verdict(row, metric)
     return rows
 
@@ -87,6 +88,8 @@ def _tested(
     every = list(dict.fromkeys(name for own in scores.values() for name in own))
     for pattern, margin in margins.items():
         for name in matching(pattern, every):
+            if name != pattern and name in margins:
+                continue  # its own entry counts
             for a, b in combinations([arm for arm, own in scores.items() if name in own], 2):
                 yield {
                     "metric": name,
@@ -113,7 +116,7 @@ def _tests(differences: list[float], margin: float) -> Json:
 
 def _over_text(arms: list[Items | None]) -> Json | None:
     a, b = arms
-    if a is None or b is None or a.count != b.count:
+    if a is None or b is None or a.count != b.count or a.count < 2:
         return None
     low, high = bootstrap_interval(a, b)
     return {"low": low, "high": high, "p": randomisation(a, b)}
@@ -134,12 +137,13 @@ def _ahead(row: Json, metric: Metric) -> str:
     return row["a"] if (row["mean"] > 0) == metric.higher_is_better else row["b"]
 
 
-def _more_seeds(row: Json, alpha: float) -> int | None:
+def _more_seeds(row: Json, families: dict[str, int]) -> int | None:
     """How many more would decide with 80 % power, if difference and deviation stay as they are."""
     gap, sd = abs(row["mean"]), row["sd"]
-    enough = [seeds_needed(gap / sd, alpha)]
+    enough = [seeds_needed(gap / sd, ALPHA / families["p"])]
     if gap < row["margin"]:
-        enough.append(seeds_needed((row["margin"] - gap) / sd, alpha, sides=1))
+        alpha = ALPHA / families["equivalence_p"]
+        enough.append(seeds_for_parity(gap / sd, row["margin"] / sd, alpha))
     least = min((n for n in enough if n is not None), default=None)
     return None if least is None else max(1, least - row["n"])
 

@@ -12,6 +12,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 from tqdm import tqdm
 
+from attn_jax.errors import WorkError
 from attn_jax.evaluation.labelled import Classification, mean_hidden, read_all, stack
 
 ROWS = 32  # texts of an update
@@ -55,6 +56,17 @@ class FineTuning(Classification):
     longest = 512
 
     def _guess(self, params: dict, mask: str, y: np.ndarray) -> np.ndarray:
+        logits = self._logits(params, mask, y)
+        if not np.isfinite(logits).all():
+            rate = self._subject.config.eval.tune_learning_rate
+            raise WorkError(
+                f"fine-tuning under the {mask} mask diverged; lower eval.tune_learning_rate "
+                f"(it was {rate:g})"
+            )
+        return logits.argmax(1)
+
+    def _logits(self, params: dict, mask: str, y: np.ndarray) -> np.ndarray:
+        """Trains on the texts of classes `y`; returns the logits of the test texts, [N, C]."""
         config = self._subject.config
         seed, epochs = config.train.seed, config.eval.tune_epochs
         tuning = _Tuning(
@@ -77,7 +89,7 @@ class FineTuning(Classification):
             labels[: len(chosen)] = y[chosen]
             state = _update(tuning, state, seed, ids, lengths, labels)
         read = partial(_read, tuning, state.params)
-        return read_all(read, self._test, self._limit).argmax(1)
+        return read_all(read, self._test, self._limit)
 
 
 def _orders(count: int, epochs: int, seed: int) -> Iterator[np.ndarray]:

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -36,6 +36,10 @@ class Labelled:
     labels: list[str]
     texts: list[tuple[str, ...]]
 
+    def keep(self, numbers: np.ndarray) -> "Labelled":
+        """Returns some of the texts."""
+        return Labelled([self.labels[i] for i in numbers], [self.texts[i] for i in numbers])
+
 
 class Classification(Evaluator):
     """Accuracy of a classifier of mean-pooled hidden states of the last layer, by mask.
@@ -64,12 +68,16 @@ class Classification(Evaluator):
         learned = config.model.positions == "learned"
         self._limit = min(self.longest, config.model.max_length if learned else self.longest)
         tokenizer = subject.dataset.tokenizer
-        whole = [encode(tokenizer, file.texts) for file in self._files]
-        self._cut = sum(len(x) > self._limit for texts in whole for x in texts)
-        self._train, self._test = ([x[: self._limit] for x in texts] for texts in whole)
+        read = [encode(tokenizer, file.texts, self._limit) for file in self._files]
+        self._cut = sum(cut for _, cut in read)
+        self._train, self._test = (sequences for sequences, _ in read)
 
     def run(self, params: dict) -> dict[str, Any]:
-        """Returns the accuracy on the second file by mask, and that of the commonest label."""
+        """Returns the accuracy on the second file by mask, and that of the commonest label.
+
+        Also how many texts were cut, of both files, and how many of the second are in the first.
+        """
+        known = set(self._files[0].texts)
         number = {label: i for i, label in enumerate(self._labels)}
         y, truth = (np.array([number[x] for x in file.labels]) for file in self._files)
         return {
@@ -78,6 +86,7 @@ class Classification(Evaluator):
             "fingerprint": digest(*self._files),
             "labels": self._labels,
             "cut": self._cut,
+            "known": sum(text in known for text in self._files[1].texts),
             "majority": float((truth == Counter(y.tolist()).most_common(1)[0][0]).mean()),
             "own_mask": self._subject.objective.mask,
             **{mask: _accuracy(mask, self._guess(params, mask, y) == truth) for mask in MASKS},
@@ -111,17 +120,19 @@ def read_labelled(paths: str, most: int = 0) -> tuple[Labelled, Labelled]:
     columns = {len(texts) for file in files for texts in file.texts}
     if len(columns) > 1:
         raise InputError(f"{FIELD} = {paths!r}: expected as many columns in both files")
-    chosen = [spread(len(file.labels), most) for file in files]
-    train, test = (
-        Labelled([file.labels[i] for i in kept], [file.texts[i] for i in kept])
-        for file, kept in zip(files, chosen, strict=True)
-    )
+    _check_labels(names, *files)
+    train, test = (file.keep(spread(len(file.labels), most)) for file in files)
+    kept = f" (of which eval.max_items = {most} keeps {len(train.labels)} texts)"
+    _check_labels([name + kept for name in names], train, test)
+    return train, test
+
+
+def _check_labels(names: list[str], train: Labelled, test: Labelled) -> None:
     if len(set(train.labels)) < 2:
         raise InputError(f"{names[0]}: all labels are {train.labels[0]!r}, expected several")
     for label in test.labels:
         if label not in train.labels:
             raise InputError(f"{names[1]}: label {label!r} is not in {names[0]}")
-    return train, test
 
 
 def _read(name: str) -> Labelled:
@@ -142,14 +153,29 @@ def _read(name: str) -> Labelled:
     return Labelled(labels, texts)
 
 
-def encode(tokenizer: Tokenizer, texts: list[tuple[str, ...]]) -> Sequences:
-    """Returns `<bos> a <eos>` or `<bos> a <sep> b <eos>` of each."""
+def encode(tokenizer: Tokenizer, texts: list[tuple[str, ...]], limit: int) -> tuple[Sequences, int]:
+    """Returns `<bos> a <eos>` or `<bos> a <sep> b <eos>` of each, and how many were cut.
+
+    Of what is longer than `limit` the longer text loses its end first.
+    """
     bos, sep, eos = (getattr(tokenizer.specials, name) for name in ("bos", "sep", "eos"))
     sides = [tokenizer.encode_batch(side) for side in zip(*texts, strict=True)]
-    found = []
-    for first, *second in zip(*sides, strict=True):
+    found, cut = [], 0
+    for whole in zip(*sides, strict=True):
+        room = max(limit - len(whole) - 1, 0)
+        first, *second = _shorten(whole, room)
         found.append([bos, *first, *(token for ids in second for token in (sep, *ids)), eos])
-    return found
+        cut += sum(map(len, whole)) > room
+    return found, cut
+
+
+def _shorten(texts: Sequence[Sequence[int]], room: int) -> list[Sequence[int]]:
+    """Returns one text or two of at most `room` tokens together."""
+    if len(texts) == 1:
+        return [texts[0][:room]]
+    a, b = map(len, texts)
+    kept = max(min(a, room - b), min(a, -(-room // 2)))  # all that b leaves, or half
+    return [texts[0][:kept], texts[1][: room - kept]]
 
 
 def stack(sequences: Sequences, rows: int, limit: int) -> tuple[np.ndarray, np.ndarray]:

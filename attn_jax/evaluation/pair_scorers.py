@@ -28,6 +28,11 @@ class Sides(NamedTuple):
     target: list[int]
     count: int
 
+    @property
+    def longer(self) -> int:
+        """The tokens of the longer side."""
+        return max(len(self.source), len(self.target))
+
 
 class PairScorer(Scorer):
     """Scores `target <eos>` given `source <eos>`, read as the translation objectives do."""
@@ -75,21 +80,25 @@ class PairScorer(Scorer):
 
     def _read(self, params: dict, pairs: list[Sides]) -> list[Results]:
         reader = self._reader()
+        order = sorted(range(len(pairs)), key=lambda i: -pairs[i].longer)
         # All are dispatched before any is fetched.
         running = [
             (chosen, score_pairs(self._graph, reader, params, rows))
-            for chosen, rows in self._batches(pairs)
+            for chosen, rows in self._batches([pairs[i] for i in order])
         ]
-        return [
+        found = [
             tuple(x[: sides.count] for x in of_pair)
             for chosen, results in running
             # The rows that are left over in a batch are empty.
             for sides, *of_pair in zip(chosen, *jax.device_get(results), strict=False)
         ]
+        by_pair = dict(zip(order, found, strict=True))
+        return [by_pair[i] for i in range(len(pairs))]
 
     def _batches(self, pairs: list[Sides]) -> Iterator[tuple[list[Sides], PairRows]]:
+        """Yields the pairs of a batch, and the batch; the longest come first."""
         while pairs:
-            width = width_of(max(len(pairs[0].source), len(pairs[0].target)), self.limit)
+            width = width_of(pairs[0].longer, self.limit)
             rows = rows_of(2 * width)
             chosen, pairs = pairs[:rows], pairs[rows:]
             sides = [(source, target) for source, target, _ in chosen]

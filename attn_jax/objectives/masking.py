@@ -12,7 +12,7 @@ from attn_jax.data.tokenizers import Vocabulary
 from attn_jax.models.tokens import Tokens
 from attn_jax.objectives.batch import row_keys
 
-SLACK = 9  # places beyond the rate, for the last word or span of a row
+SLACK = 9  # places beyond the rate, for the last word of a row; of spans, three mean lengths
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,8 @@ class Masking:
         A whole document has at least 3 tokens and a row at most 2 cut ones, so T / 3 + 2 places
         are enough for one token of each.
         """
-        slack = 0 if self.unit == "token" else SLACK
+        spans = math.ceil(3 * self.span_length)
+        slack = {"token": 0, "word": SLACK, "span": spans}[self.unit]
         most = math.ceil(max(self.rate, self.final_rate) * T) + slack
         return min(T, max(most, T // 3 + 2))
 

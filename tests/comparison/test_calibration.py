@@ -45,6 +45,9 @@ def test_resplits_of_one_arm():
     assert {(rate.null, rate.splits) for rate in found} == {("items", 200), ("seeds", 200)}
     assert [rate for rate in found if rate.offered and not rate.passes] == []
     assert all(rate.offered for rate in found if rate.null == "items")
+    called = {(rate.null, rate.test): rate.called for rate in found}
+    assert called["seeds", "randomisation of items"] > 20  # so the groups do differ
+    assert called["items", "paired t"] > 0
     assert "yes" in table(found)
     assert "NO" not in table(found)
 

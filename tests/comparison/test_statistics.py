@@ -12,6 +12,7 @@ from attn_jax.comparison.statistics import (
     paired,
     paired_t,
     power_of,
+    seeds_for_parity,
     seeds_needed,
     sign_flip,
     summarize,
@@ -135,6 +136,20 @@ def test_seeds_needed_are_those_of_the_tables():
     assert [seeds_needed(effect) for effect in (0.5, 0.8, 1.0)] == [34, 15, 10]
     assert seeds_needed(0.01) is None
     assert seeds_needed(1e6) == 2
+
+
+@pytest.mark.parametrize(("effect", "margin"), [(0.0, 1.0), (0.0, 0.8), (0.3, 1.0)])
+def test_seeds_for_parity_are_enough_and_hardly_more_than_enough(effect, margin):
+    """By simulation: both one-sided tests succeed in 80 of 100 studies."""
+    n = seeds_for_parity(effect, margin)
+    rng = np.random.default_rng(0)
+    shares = []
+    for seeds in (n, n - 2):
+        studies = rng.normal(effect, 1, (4000, seeds)).tolist()
+        shares.append(np.mean([equivalence(study, margin) <= 0.05 for study in studies]))
+    assert shares[0] > 0.78
+    assert shares[1] < 0.8
+    assert seeds_for_parity(0.999, 1.0) is None
 
 
 @pytest.mark.parametrize("n", [2, 3, 10])

@@ -6,7 +6,7 @@ from scipy import stats
 
 from attn_jax.comparison.items import Items
 from attn_jax.comparison.metrics import metric_of
-from attn_jax.comparison.statistics import power_of
+from attn_jax.comparison.statistics import power_of, seeds_for_parity
 from attn_jax.comparison.verdicts import compare_arms
 
 BITS, BLEU = "shared_positions/own_bits", "translation/bleu"
@@ -88,9 +88,35 @@ def test_more_comparisons_need_more_seeds():
 
 def test_parity_may_be_nearer_than_a_difference():
     (row,) = compare(a={BLEU: shifted(0.05, 40)}, b={BLEU: [4.0] * 5})
-    gap = (0.5 - row["mean"]) / row["sd"]
-    assert power_of(gap, 5 + row["more_seeds"], sides=1) >= 0.8
+    effect, margin = row["mean"] / row["sd"], 0.5 / row["sd"]
+    assert 5 + row["more_seeds"] == seeds_for_parity(effect, margin)
     assert row["more_seeds"] < 20
+
+
+def test_parity_is_tested_against_the_parities_that_are_tested():
+    """A difference without a margin is one test more of the other kind."""
+    found = {"a": shifted(0.05, 40), "b": [4.0] * 5}
+    (alone,) = compare(**{arm: {BLEU: x} for arm, x in found.items()})
+    rows = compare({BLEU: 0.5, BITS: 0}, **{arm: {BLEU: x, BITS: x} for arm, x in found.items()})
+    assert [row["more_seeds"] for row in rows if row["metric"] == BLEU] == [alone["more_seeds"]]
+
+
+def test_a_metric_of_two_entries_is_compared_once_by_its_own():
+    margins = {"cloze/*/accuracy": 0.01, "cloze/causal/accuracy": 0.05}
+    values = {f"cloze/{name}/accuracy": shifted(0.1) for name in ("causal", "prefix")}
+    rows = compare(margins, a=values, b={name: [4.0] * 5 for name in values})
+    assert {row["metric"]: row["margin"] for row in rows} == {
+        "cloze/prefix/accuracy": 0.01,
+        "cloze/causal/accuracy": 0.05,
+    }
+    assert len(rows) == 2
+
+
+def test_one_item_has_no_interval_over_text():
+    items = {arm: {BITS: Items(np.ones((5, 1, 1)))} for arm in "ab"}
+    scores = {"a": {BITS: shifted(0.1)}, "b": {BITS: [4.0] * 5}}
+    (row,) = compare_arms(scores, {BITS: 0}, items)
+    assert row["text"] is None
 
 
 def test_a_difference_too_small_to_matter_is_said_to_be():

@@ -8,7 +8,8 @@ import pytest
 from flax import nnx
 from scipy.special import softmax
 
-from attn_jax.errors import InputError
+from attn_jax.errors import InputError, WorkError
+from attn_jax.evaluation import fine_tuning
 from attn_jax.evaluation.fine_tuning import FineTuning
 from attn_jax.evaluation.labelled import MASKS, encode, mean_hidden, read_labelled
 from attn_jax.evaluation.probe import Probe, fit_logistic
@@ -74,13 +75,14 @@ def test_a_random_label_is_not_found(make, kind):
         assert abs(found[mask]["accuracy"] - 0.5) < 3.5 * (0.25 / 60) ** 0.5
 
 
-def test_fine_tuning_equals_a_loop_by_hand(make):
+def test_fine_tuning_equals_a_loop_by_hand(make, monkeypatch):
     """The same updates, text by text, rates by hand; and the run's own parameters stay."""
-    evaluator, params = make(FineTuning, has_six, **{"eval.tune_epochs": 1, "eval.max_items": 60})
+    evaluator, params = make(FineTuning, has_six, **{"eval.tune_epochs": 3, "eval.max_items": 60})
     graph, train = evaluator._subject.graph, evaluator._train
+    monkeypatch.setattr(fine_tuning, "CLIP_NORM", 0.1)  # some gradients are larger, some are not
     before = jax.tree.map(np.array, params)
     y = np.array([label == "yes" for label in evaluator._files[0].labels]).astype(int)
-    guesses = evaluator._guess(params, "causal", y)
+    found = evaluator._logits(params, "causal", y)
     jax.tree.map(np.testing.assert_array_equal, before, params)
 
     @jax.jit
@@ -92,26 +94,56 @@ def test_fine_tuning_equals_a_loop_by_hand(make):
     def padded(sequence):
         return np.pad(sequence, (0, 32 - len(sequence))), np.array(len(sequence))
 
-    gradient = jax.jit(
-        jax.grad(
-            lambda all_params, label, *text: -jax.nn.log_softmax(logits(all_params, *text))[label]
-        )
-    )
+    def loss(all_params, label, *text):
+        return -jax.nn.log_softmax(logits(all_params, *text))[label]
+
+    gradient = jax.jit(jax.grad(loss))
     width = evaluator._subject.config.model.d_model
     tuned = {"model": params, "head": {"kernel": jnp.zeros((width, 2)), "bias": jnp.zeros((1, 2))}}
-    rates = [3e-3, 3e-3]  # one update of warm-up, then the top of the cosine
-    optimizer = optax.chain(
-        optax.clip_by_global_norm(1.0), optax.adam(lambda step: jnp.array(rates)[step])
-    )
-    state, order = optimizer.init(tuned), np.random.default_rng(0).permutation(len(y))
-    for start in range(0, len(y), 32):
-        chosen = order[start : start + 32]
-        grads = [gradient(tuned, y[i], *padded(train[i])) for i in chosen]
-        grads = jax.tree.map(lambda *each: sum(each) / len(each), *grads)
-        updates, state = optimizer.update(grads, state, tuned)
-        tuned = optax.apply_updates(tuned, updates)
-    by_hand = [int(logits(tuned, *padded(sequence)).argmax()) for sequence in evaluator._test]
-    assert guesses.tolist() == by_hand
+    # One update of warm-up, then a cosine over the other five.
+    rates = jnp.array([3e-3] + [3e-3 * (1 + np.cos(np.pi * i / 5)) / 2 for i in range(5)])
+    optimizer = optax.adam(lambda step: rates[step])
+    state, rng, norms = optimizer.init(tuned), np.random.default_rng(0), []
+    for order in [rng.permutation(len(y)) for _ in range(3)]:
+        for chosen in (order[:32], order[32:]):
+            grads = [gradient(tuned, y[i], *padded(train[i])) for i in chosen]
+            grads = jax.tree.map(lambda *each: sum(each) / len(each), *grads)
+            norms.append(float(optax.tree.norm(grads)))
+            shrink = min(0.1 / norms[-1], 1)
+            grads = jax.tree.map(lambda g, by=shrink: g * by, grads)
+            updates, state = optimizer.update(grads, state, tuned)
+            tuned = optax.apply_updates(tuned, updates)
+    assert min(norms) < 0.1 < max(norms)
+    by_hand = [logits(tuned, *padded(sequence)) for sequence in evaluator._test]
+    np.testing.assert_allclose(found, np.array(by_hand), rtol=1e-3, atol=1e-5)
+
+
+def test_a_diverged_fine_tuning_is_no_accuracy(make):
+    evaluator, params = make(FineTuning, has_six)
+    broken = jax.tree.map(lambda x: x * jnp.nan, params)
+    with pytest.raises(WorkError, match=r"causal mask diverged; lower eval.tune_learning_rate"):
+        evaluator.run(broken)
+
+
+def test_results_tell_by_which_texts_they_are(make, monkeypatch):
+    """So that arms scored on others are refused."""
+    monkeypatch.setattr(Probe, "_guess", lambda self, *_: np.zeros(len(self._test)))
+
+    def mark(**changes):
+        evaluator, params = make(Probe, has_six, **changes)
+        return evaluator.run(params)["fingerprint"]
+
+    assert mark() == mark() != mark(keep=lambda text: "ten" in text)
+
+
+def test_dropout_is_for_training_and_the_same_when_trained_again(make):
+    changes = {"eval.tune_epochs": 1, "eval.max_items": 60}
+    plain, params = make(FineTuning, has_six, **changes)
+    noisy, _ = make(FineTuning, has_six, **changes, **{"model.dropout": 0.5})
+    y = np.array([label == "yes" for label in plain._files[0].labels]).astype(int)
+    first, again = (noisy._logits(params, "causal", y) for _ in range(2))
+    np.testing.assert_array_equal(first, again)
+    assert abs(first - plain._logits(params, "causal", y)).max() > 1e-4
 
 
 def test_features_are_mean_hidden_states_in_the_order_of_the_texts(make):
@@ -143,11 +175,18 @@ def test_pairs_are_read_with_a_separator(make):
     evaluator, _ = make(Probe, has_six)
     tokenizer = evaluator._subject.dataset.tokenizer
     s = tokenizer.specials
-    assert encode(tokenizer, [("a", "bc"), ("d", "e")]) == [
+    pairs = [
         [s.bos, 97, s.sep, 98, 99, s.eos],
         [s.bos, 100, s.sep, 101, s.eos],
     ]
-    assert encode(tokenizer, [("a",)]) == [[s.bos, 97, s.eos]]
+    assert encode(tokenizer, [("a", "bc"), ("d", "e")], 6) == (pairs, 0)
+    assert encode(tokenizer, [("a",)], 3) == ([[s.bos, 97, s.eos]], 0)
+    # What is too long loses the end of its longer text, and <eos> stays.
+    cut = [[s.bos, 97, s.sep, 98, s.eos], [s.bos, 100, s.sep, 101, s.eos]]
+    assert encode(tokenizer, [("a", "bc"), ("d", "e")], 5) == (cut, 1)
+    assert encode(tokenizer, [("aaaa", "bc")], 8) == ([[s.bos, *b"aaa", s.sep, *b"bc", s.eos]], 1)
+    assert encode(tokenizer, [("aaaa", "bbbb")], 8) == ([[s.bos, *b"aaa", s.sep, *b"bb", s.eos]], 1)
+    assert encode(tokenizer, [("abc",)], 3) == ([[s.bos, 97, s.eos]], 1)
 
 
 @pytest.mark.parametrize(
@@ -173,3 +212,12 @@ def test_two_files_are_needed_and_at_most_so_many_texts_are_read(tmp_path):
     (tmp_path / "x.tsv").write_text("".join(f"{i % 2}\ttext {i}\n" for i in range(40)))
     train, test = read_labelled(f"{tmp_path}/x.tsv,{tmp_path}/x.tsv", 10)
     assert len(train.labels) == len(test.texts) == 10
+
+
+def test_a_sample_of_a_sorted_file_has_all_its_labels_or_says_so(tmp_path):
+    lines = [f"{i // 20}\ttext {i}\n" for i in range(40)]
+    (tmp_path / "x.tsv").write_text("".join(lines))
+    assert set(read_labelled(f"{tmp_path}/x.tsv,{tmp_path}/x.tsv", 10)[0].labels) == {"0", "1"}
+    kept = r"x\.tsv \(of which eval\.max_items = 1 keeps 1 texts\): all labels are '.'"
+    with pytest.raises(InputError, match=kept):
+        read_labelled(f"{tmp_path}/x.tsv,{tmp_path}/x.tsv", 1)

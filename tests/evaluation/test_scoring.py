@@ -288,6 +288,8 @@ def test_targets_of_pairs_are_scored_as_in_training(tiny, tokenizer, specials, k
 
 
 SPANS = {"encoder_decoder": SpanCorruption, "decoder": PrefixSpanCorruption}
+# Of these the longer text has the shorter longest side.
+UNEVEN = [Item(tuple(range(8, 17)), tuple(range(20, 27))), Item(tuple(range(8, 22)), (9,))]
 
 
 @pytest.mark.parametrize("architecture", SPANS)
@@ -297,8 +299,9 @@ def test_hidden_spans_are_scored_as_in_training(tiny, tokenizer, specials, archi
     model, sentinel = tiny(architecture=architecture), tokenizer.sentinels[0]
     objective = SPANS[architecture](Vocabulary(80, specials), 0.15, 3.0)
     scorer = make_scorer(method, *_about(model, tokenizer, objective))
-    found = scorer.score(split_model(model)[1], ITEMS)
-    for (before, target), scores in zip(ITEMS, found, strict=True):
+    items = ITEMS + UNEVEN
+    found = scorer.score(split_model(model)[1], items)
+    for (before, target), scores in zip(items, found, strict=True):
         for t, token in enumerate(target):
             if method == "pll":
                 gap = [*before, *target[:t], sentinel, *target[t + 1 :]]
