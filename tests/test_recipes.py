@@ -2,6 +2,7 @@
 
 import gzip
 
+import jax
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
@@ -93,6 +94,15 @@ def test_the_raw_recipe_differs_in_text_and_tokenizer_only():
     tiny, raw = config_of(TINY), config_of("multi30k_raw")
     assert (raw.model, raw.optimizer, raw.train) == (tiny.model, tiny.optimizer, tiny.train)
     assert raw.tokenizer.vocab_size == 8000
+
+
+def test_encoder_decoder_and_prefix_arm_have_the_same_parameters_to_the_byte(tmp_path):
+    sizes = []
+    for run in plan(config_of("shakespeare"), "0", tmp_path):
+        model = nnx.eval_shape(lambda config=run.config: build_model(config.model, 65))
+        sizes.append(jax.tree.map(lambda x: (x.shape, x.dtype), split_model(model)[1]))
+    assert len(sizes) == 3
+    assert sizes[0] == sizes[1] == sizes[2]
 
 
 @pytest.fixture(scope="module")

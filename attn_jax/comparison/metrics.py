@@ -26,8 +26,8 @@ METRICS = {  # the columns of the key table, in order; a "*" stands for any name
     "probe/*/accuracy": Metric("probe, *", 3, "accuracy"),
     "fine_tuning/*/accuracy": Metric("fine-tuning, *", 3, "accuracy"),
     "loss/loss": Metric("loss, nats", 3, "nats", False),
-    "loss/perplexity": Metric("perplexity", 1, "perplexity", False),
-    "loss/pseudo_perplexity": Metric("pseudo-perplexity", 1, "pseudo-perplexity", False),
+    "loss/perplexity": Metric("perplexity", 2, "perplexity", False),
+    "loss/pseudo_perplexity": Metric("pseudo-perplexity", 2, "pseudo-perplexity", False),
 }
 
 # In which metrics arms are compared, and the difference that does not matter: small beside what
