@@ -16,6 +16,7 @@ from absl import app, flags
 from absl import logging as absl_logging
 from ml_collections import config_flags
 
+from attn_jax.compilation_cache import use_compilation_cache
 from attn_jax.config import Config, Section, check_types, flatten
 from attn_jax.errors import InputError, WorkError, nearest
 
@@ -87,14 +88,6 @@ def _guard(main: Callable[[], None]) -> None:
             raise
         advice = "make the model or batches smaller, in another workdir"
         _exit(1, f"out of memory ({shorten(str(error), 120)}); {advice}")
-
-
-def use_compilation_cache() -> None:
-    """Keeps compiled programs in $JAX_COMPILATION_CACHE_DIR, else in ~/.cache/attn_jax."""
-    if not jax.config.jax_compilation_cache_dir:
-        home = os.path.join(os.path.expanduser("~"), ".cache", "attn_jax")
-        jax.config.update("jax_compilation_cache_dir", home)
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 
 
 def _exit(status: int, message: object) -> NoReturn:

@@ -49,7 +49,7 @@ def main() -> None:
     model = nnx.merge(run.graph, run.params)
     writer = Writer(model, run.objective, run.tokenizer, MAX_NEW.value, search)
     settings = {"workdir": str(Path(WORKDIR.value).absolute()), "steps": run.steps}
-    settings |= {"max_new": MAX_NEW.value, "search": str(search)}
+    settings |= {"parameters": run.fingerprint, "max_new": MAX_NEW.value, "search": str(search)}
     write_file(writer, INPUT.value, OUTPUT.value, TRUNCATE.value, settings)
 
 

@@ -38,7 +38,8 @@ def main() -> None:
     scorer = make_scorer(METHOD.value, *about)
     worker = LineScorer(scorer, run.params, run.tokenizer, PER_TOKEN.value)
     settings = {"workdir": str(Path(WORKDIR.value).absolute()), "steps": run.steps}
-    settings |= {"method": scorer.method, "per_token": PER_TOKEN.value}
+    settings |= {"parameters": run.fingerprint, "method": scorer.method}
+    settings |= {"per_token": PER_TOKEN.value}
     write_file(worker, INPUT.value, OUTPUT.value, TRUNCATE.value, settings)
 
 

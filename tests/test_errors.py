@@ -30,6 +30,11 @@ FLAGS = {
     "no truth value": (flag("train.wandb", "perhaps"), "train.wandb = 'perhaps'", "expected bool"),
     "empty truth value": (flag("train.wandb", ""), "train.wandb = ''", "expected bool"),
     "flags in a missing file": ("--flagfile=no/flags", "Unable to open flagfile", "no/flags"),
+    "no file of an evaluator": (
+        flag("eval.evaluators", "cloze"),
+        flag("eval.cloze", "no/file.txt"),
+        "eval.cloze = 'no/file.txt': no such file",
+    ),
     "one of several processes": ("--process_id=1", "process_id = 1", "with --distributed only"),
     "endless vocabulary": (flag("tokenizer.vocab_size", 2**31 - 1), "from 8 to 10000000"),
     "unknown choice": (

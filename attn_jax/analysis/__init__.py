@@ -1,1 +1,1 @@
-"""What a trained model attends to."""
+"""Batches as a person can read them."""

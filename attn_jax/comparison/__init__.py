@@ -1,1 +1,1 @@
-"""Arms, budgets, statistics and the report; reads run directories, never live models."""
+"""Arms, sweeps, budgets, statistics and the report; reads run directories, never live models."""

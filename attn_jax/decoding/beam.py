@@ -10,7 +10,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
-from attn_jax.decoding.prompts import read_prompt
+from attn_jax.decoding.prompts import Split, read_prompt, split
 from attn_jax.decoding.vocabulary import make_readout, normalizers, top, top_k
 from attn_jax.errors import InputError
 from attn_jax.models.cache import Cache
@@ -169,7 +169,7 @@ def _search_jit(graph, params, prompt, source, lengths, size, n_best, eos, pad):
 
 
 def beam_search(
-    model: Transformer,
+    model: Transformer | Split,
     prompt: Tokens,
     source: Tokens | None = None,
     *,
@@ -192,7 +192,7 @@ def beam_search(
     of its prompt and of its source; those of what each writes stay where they were written.
 
     Args:
-      model: any architecture with `start` and `step`.
+      model: any architecture with `start` and `step`, or its `split`.
       prompt: [B, P] of any lengths, with padding (segment 0) anywhere.
       source: what an encoder-decoder reads.
       beam: how to search.
@@ -206,7 +206,7 @@ def beam_search(
     Raises:
       InputError: prompt and `max_new` - 1 together exceed the learned position table.
     """
-    graph, params = nnx.split(model)
+    graph, params = split(model)
     # In float64, so that rounding leaves them in order.
     lengths = np.arange(1, max_new + 1, dtype=np.float64) ** beam.length_penalty
     lengths = jnp.asarray(lengths, jnp.float32)

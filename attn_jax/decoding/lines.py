@@ -4,6 +4,7 @@ import hashlib
 import json
 import sys
 from collections.abc import Collection, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from textwrap import shorten
 from typing import Any, Protocol, TypeVar, runtime_checkable
@@ -13,6 +14,7 @@ from tqdm import tqdm
 from attn_jax.data.sources.files import decode, read_text
 from attn_jax.errors import InputError, WorkError
 from attn_jax.files import read_json_lines, refuse_unwritable, write_whole
+from attn_jax.locks import hold
 
 WINDOW = 1024  # lines that are sorted by length together
 
@@ -59,14 +61,15 @@ def write_file(
       settings: what else the result depends on, to tell whether a call is the same.
 
     Raises:
-      InputError: a file cannot be read or written, a line is not of the right form, or the
-        progress is that of another call.
+      InputError: a file cannot be read or written, both are the same, a line is not of the right
+        form, or the progress is that of another call or of one that is running.
       WorkError: it was interrupted; says what is kept.
     """
     if output != "-":
         refuse_unwritable("output", Path(output))
+        _refuse_same(Path(source), Path(output))
     is_stdin = source == "-"
-    text = decode(sys.stdin.buffer.read(), "stdin") if is_stdin else read_text(Path(source))
+    text = decode(sys.stdin.buffer.read(), "stdin") if is_stdin else read_text(Path(source), True)
     lines = text.removesuffix("\n").split("\n") if text else []
     _check(worker, lines)
     if output == "-":
@@ -75,29 +78,47 @@ def write_file(
         return
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     settings = settings | {"input": digest, "truncate": truncate}
-    progress = Progress(Path(output), settings, len(lines))
-    try:
-        for number, line in _shown(worker, lines, progress.done.keys(), truncate):
-            progress.keep(number, line)
-    except KeyboardInterrupt:
-        raise WorkError(
-            f"interrupted; {len(progress.done)} of {len(lines)} lines are in {progress.path}, and "
-            "the same command goes on from there"
-        ) from None
-    progress.finish()
+    with _claimed(Path(f"{output}.progress")) as path:
+        progress = Progress(path, Path(output), settings, len(lines))
+        try:
+            for number, line in _shown(worker, lines, progress.done.keys(), truncate):
+                progress.keep(number, line)
+        except KeyboardInterrupt:
+            raise WorkError(
+                f"interrupted; {len(progress.done)} of {len(lines)} lines are in {path}, and the "
+                "same command goes on from there"
+            ) from None
+        progress.finish()
+
+
+def _refuse_same(source: Path, output: Path) -> None:
+    if source.exists() and output.exists() and source.samefile(output):
+        raise InputError(f"output = {str(output)!r}: is the input, which it would replace")
+
+
+@contextmanager
+def _claimed(path: Path) -> Iterator[Path]:
+    """Keeps a second process from writing the same file."""
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(hold(path))
+        except BlockingIOError:
+            raise InputError(f"{path}: another process is writing it") from None
+        yield path
 
 
 class Progress:
     """The finished lines of an unfinished file, in OUTPUT.progress: settings, then a line each."""
 
-    def __init__(self, output: Path, settings: dict[str, Any], count: int):
-        self._output, self._count = output, count
-        self.path = output.with_name(f"{output.name}.progress")
+    def __init__(self, path: Path, output: Path, settings: dict[str, Any], count: int):
+        self._path, self._output, self._count = path, output, count
         kept = self._read(settings)
         self.done = {entry["number"]: entry["text"] for entry in kept}
-        # Anew, without a last line that was cut short.
-        write_whole(self.path, "".join(f"{json.dumps(x)}\n" for x in (settings, *kept)))
-        self._file = self.path.open("a", encoding="utf-8")
+        # In place, as the lock is on this file: the same bytes, but a last line that was cut short.
+        self._file = path.open("r+", encoding="utf-8")
+        self._file.write("".join(f"{json.dumps(x)}\n" for x in (settings, *kept)))
+        self._file.truncate()
+        self._file.flush()
 
     def keep(self, number: int, text: str) -> None:
         """Adds a finished line."""
@@ -110,21 +131,24 @@ class Progress:
         self._file.close()
         lines = (f"{self.done[number]}\n" for number in range(self._count))
         write_whole(self._output, "".join(lines))
-        self.path.unlink()
+        self._path.unlink()
 
     def _read(self, settings: dict[str, Any]) -> list[dict[str, Any]]:
-        found, *kept = read_json_lines(self.path) or [settings]
+        entries = read_json_lines(self._path)
+        if not entries and self._path.stat().st_size and self._path.read_bytes()[:1] != b"{":
+            raise InputError(f"{self._path}: is in the way; it is not of a call like this")
+        found, *kept = entries or [settings]
         for name in {**found, **settings}:
             there, here = found.get(name), json.loads(json.dumps(settings.get(name)))
             if there != here:
                 raise InputError(
-                    f"{self.path}: is of another call, {name} = {there!r} there and {here!r} "
+                    f"{self._path}: is of another call, {name} = {there!r} there and {here!r} "
                     "here; remove it to begin anew"
                 )
         for at, entry in enumerate(kept, 2):
             if not self._is_finished_line(entry):
                 raise InputError(
-                    f"{self.path}:{at}: {shorten(json.dumps(entry), 80)} is no finished line, "
+                    f"{self._path}:{at}: {shorten(json.dumps(entry), 80)} is no finished line, "
                     f'expected {{"number": 0 to {self._count - 1}, "text": "one line"}}; remove '
                     "the file to begin anew"
                 )

@@ -1,14 +1,23 @@
 """How every kind of decoding begins, and what it reads after that."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
 from attn_jax.models.cache import Cache
 from attn_jax.models.tokens import Tokens
 from attn_jax.models.transformer import Transformer
+
+# What `nnx.split` returns of a model, which takes milliseconds: once for many calls.
+Split = tuple[nnx.GraphDef, Any]
+
+
+def split(model: Transformer | Split) -> Split:
+    """Returns the static graph and the parameters of a model."""
+    return model if isinstance(model, tuple) else nnx.split(model)
 
 
 class Started(NamedTuple):

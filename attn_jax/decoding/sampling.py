@@ -10,7 +10,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from attn_jax.decoding.prompts import read_prompt
+from attn_jax.decoding.prompts import Split, read_prompt, split
 from attn_jax.decoding.vocabulary import Scores, make_readout, peaks, top
 from attn_jax.errors import InputError
 from attn_jax.models.tokens import Tokens
@@ -37,7 +37,7 @@ class Sampling:
         self._check("top_p", 0 < self.top_p <= 1, "above 0 and at most 1, which keeps all")
         self._check("min_p", 0 <= self.min_p <= 1, "from 0, which keeps all, to 1")
         self._check("seed", 0 <= self.seed <= MAX_SEED, f"from 0 to {MAX_SEED}")
-        for name in ("top_k", "top_p", "min_p") if self.temperature == 0 else ():
+        for name in ("top_k", "top_p", "min_p", "seed") if self.temperature == 0 else ():
             unused = getattr(self, name) == getattr(Sampling, name)
             self._check(name, unused, "temperature > 0 with it; at 0 nothing is drawn")
 
@@ -155,7 +155,7 @@ def _row_keys(seed: Int[Array, ""], indices: Int[Array, " B"]) -> Array:
 
 
 def sample(
-    model: Transformer,
+    model: Transformer | Split,
     prompt: Tokens,
     source: Tokens | None = None,
     *,
@@ -168,7 +168,7 @@ def sample(
     """Continues each prompt token by token, until <eos> or `max_new` tokens.
 
     Args:
-      model: any architecture with `start` and `step`.
+      model: any architecture with `start` and `step`, or its `split`.
       prompt: [B, P] of any lengths, with padding (segment 0) anywhere.
       source: what an encoder-decoder reads.
       sampling: how a token is chosen.
@@ -184,12 +184,12 @@ def sample(
     indices = jnp.arange(prompt.ids.shape[0]) if indices is None else jnp.asarray(indices)
     keys = _row_keys(jnp.int32(sampling.seed), indices)
     same = dataclasses.replace(sampling, seed=0)  # another seed needs no other program
-    graph, params = nnx.split(model)
+    graph, params = split(model)
     return _sample_jit(graph, params, prompt, source, keys, same, max_new, eos, pad)
 
 
 def greedy(
-    model: Transformer,
+    model: Transformer | Split,
     prompt: Tokens,
     source: Tokens | None = None,
     *,

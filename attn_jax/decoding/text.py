@@ -7,6 +7,7 @@ import numpy as np
 
 from attn_jax.data.tokenizers import Tokenizer
 from attn_jax.decoding.beam import Beam, beam_search
+from attn_jax.decoding.prompts import split
 from attn_jax.decoding.sampling import GREEDY, Sampling, sample
 from attn_jax.errors import InputError
 from attn_jax.models.tokens import Tokens
@@ -65,6 +66,7 @@ class Writer:
           InputError: nothing could be read before so many tokens.
         """
         self._model, self._objective, self._tokenizer = model, objective, tokenizer
+        self._split = split(model)
         self._max_new, self._search = max_new, search
         self._pairs = objective.kind == "pair"
         if self.limit < 1:
@@ -91,8 +93,10 @@ class Writer:
 
     def read(self, text: str) -> list[int]:
         """Returns the tokens of a text as the model reads them."""
-        specials, ids = self._tokenizer.specials, self._tokenizer.encode(text)
-        return [*ids, specials.eos] if self._pairs else [specials.bos, *ids]
+        specials = self._tokenizer.specials
+        if self._pairs:  # which are stripped in training too
+            return [*self._tokenizer.encode(text.strip()), specials.eos]
+        return [specials.bos, *self._tokenizer.encode(text)]
 
     def cut(self, ids: list[int]) -> list[int]:
         """Cuts what was `read` down to the limit: the end of a source, or the oldest tokens."""
@@ -120,8 +124,8 @@ class Writer:
                 yield number, self._tokenizer.decode([*begun, *ids])
 
     def write_texts(self, texts: Sequence[str]) -> list[str]:
-        """Returns the translation, or the continued text, of each text."""
-        found = dict(self.write({i: self.read(text) for i, text in enumerate(texts)}))
+        """Returns the translation, or the continued text, of each text; long ones are cut."""
+        found = dict(self.write({i: self.cut(self.read(text)) for i, text in enumerate(texts)}))
         return [found[i] for i in range(len(texts))]
 
     def _batch(self, sequences: list[list[int]], numbers: list[int], rows: int) -> np.ndarray:
@@ -134,11 +138,11 @@ class Writer:
         prompt = prompt.replace(segments=jnp.where(left_over, 0, prompt.segments))
         ends = {"max_new": self._max_new, "eos": specials.eos, "pad": specials.pad}
         if isinstance(self._search, Beam):
-            found = beam_search(self._model, prompt, source, beam=self._search, **ends)
+            found = beam_search(self._split, prompt, source, beam=self._search, **ends)
             return np.asarray(found.ids[:, 0])
         indices = np.pad(numbers, (0, rows - len(numbers)))
         options = {"sampling": self._search, "indices": jnp.asarray(indices)}
-        return np.asarray(sample(self._model, prompt, source, **options, **ends))
+        return np.asarray(sample(self._split, prompt, source, **options, **ends))
 
     def _width(self, sequences: list[list[int]]) -> int:
         longest = max(map(len, sequences))

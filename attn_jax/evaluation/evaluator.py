@@ -46,3 +46,9 @@ class Evaluator:
     def curve(self, params: dict) -> dict[str, Any]:
         """Returns what is worth its time while training: all, unless there is something cheaper."""
         return self.run(params)
+
+
+def single_stack(config: Config) -> str:
+    """Returns the problem of an evaluator that reads one sequence with a model of two."""
+    alone = config.model.architecture != "encoder_decoder"
+    return "" if alone else "a single stack, and model.architecture = 'encoder_decoder'"

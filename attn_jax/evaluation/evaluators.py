@@ -4,10 +4,10 @@ from typing import Any
 
 from flax import nnx
 
-from attn_jax.analysis.attention_maps import AttentionMaps
 from attn_jax.config import Config, names_in
 from attn_jax.data.pipeline import Dataset
 from attn_jax.errors import InputError
+from attn_jax.evaluation.attention_maps import AttentionMaps
 from attn_jax.evaluation.cloze import Cloze
 from attn_jax.evaluation.evaluator import Evaluator, Subject
 from attn_jax.evaluation.fine_tuning import FineTuning

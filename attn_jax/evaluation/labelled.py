@@ -11,17 +11,18 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from attn_jax.config import names_in
+from attn_jax.config import Config, names_in
 from attn_jax.data.batches import spread
 from attn_jax.data.sources.files import read_text
 from attn_jax.data.sources.source import digest
 from attn_jax.data.tokenizers import Tokenizer
 from attn_jax.errors import InputError
-from attn_jax.evaluation.evaluator import Evaluator, Subject
+from attn_jax.evaluation.evaluator import Evaluator, Subject, single_stack
 from attn_jax.evaluation.item_files import open_path
 from attn_jax.evaluation.score_batches import POSITIONS, fit, pad, rows_of, width_of
 from attn_jax.models.tokens import Tokens
 from attn_jax.models.transformer import Transformer
+from attn_jax.objectives import Objective
 
 FIELD = "eval.labelled"
 MASKS = ("causal", "bidirectional")
@@ -55,13 +56,9 @@ class Classification(Evaluator):
         """Reads at most `eval.max_items` texts of each of the two files of `eval.labelled`.
 
         Raises:
-          InputError: a file is wrong, or the model is an encoder-decoder.
+          InputError: a file is wrong.
         """
         config = subject.config
-        if config.model.architecture == "encoder_decoder":
-            raise InputError(
-                f"eval.evaluators: {self.name!r} reads one stack, not an encoder_decoder"
-            )
         self._subject = subject
         self._files = read_labelled(config.eval.labelled, config.eval.max_items)
         self._labels = sorted(set(self._files[0].labels))
@@ -71,6 +68,11 @@ class Classification(Evaluator):
         read = [encode(tokenizer, file.texts, self._limit) for file in self._files]
         self._cut = sum(cut for _, cut in read)
         self._train, self._test = (sequences for sequences, _ in read)
+
+    @classmethod
+    def problem(cls, config: Config, objective: Objective) -> str:
+        """Needs a model that reads one sequence."""
+        return super().problem(config, objective) or single_stack(config)
 
     def run(self, params: dict) -> dict[str, Any]:
         """Returns the accuracy on the second file by mask, and that of the commonest label.

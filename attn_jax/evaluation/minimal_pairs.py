@@ -14,8 +14,8 @@ from attn_jax.errors import InputError
 from attn_jax.evaluation.evaluator import Evaluator, Subject
 from attn_jax.evaluation.item_files import json_lines, text_of
 from attn_jax.evaluation.methods import METHODS
-from attn_jax.evaluation.scorers import Item, Scorer
-from attn_jax.evaluation.scoring import make_scorers
+from attn_jax.evaluation.scorers import Item, Scores
+from attn_jax.evaluation.scoring import make_scorers, score_under_all
 
 FIELD = "eval.minimal_pairs"
 
@@ -56,11 +56,12 @@ class MinimalPairs(Evaluator):
 
     def run(self, params: dict) -> dict[str, Any]:
         """Returns `{method: accuracies}`, shares of 1, and the number of pairs."""
+        found = score_under_all(self._scorers, params, list(self._items.values()))
         return {
             "items": sum(len(paradigm.pairs) for paradigm in self._paradigms),
             "fingerprint": self._fingerprint,
             "methods": [scorer.method for scorer in self._scorers],
-            **{scorer.method: self._accuracies(scorer, params) for scorer in self._scorers},
+            **{method: self._accuracies(method, scores) for method, scores in found.items()},
         }
 
     def curve(self, params: dict) -> dict[str, Any]:
@@ -68,12 +69,17 @@ class MinimalPairs(Evaluator):
         found = self.run(params)
         return {method: {"accuracy": found[method]["accuracy"]} for method in found["methods"]}
 
-    def _accuracies(self, scorer: Scorer, params: dict) -> dict[str, Any]:
-        margins = [self._margins(scorer, params, paradigm) for paradigm in self._paradigms]
+    def _accuracies(self, method: str, scores: list[Scores]) -> dict[str, Any]:
+        totals = {text: x.total for text, x in zip(self._items, scores, strict=True)}
+        # By how many nats the good sentence of each pair scores higher.
+        margins = [
+            np.array([totals[good] - totals[bad] for good, bad in paradigm.pairs])
+            for paradigm in self._paradigms
+        ]
         accuracy = np.array([(margin > 0).mean() for margin in margins])
         variance = accuracy * (1 - accuracy) / [len(margin) for margin in margins]
         return {
-            "mask": METHODS[scorer.method],
+            "mask": METHODS[method],
             "accuracy": float(accuracy.mean()),
             "accuracy_stderr": math.sqrt(variance.sum()) / len(accuracy),
             "ties": sum(int((margin == 0).sum()) for margin in margins),
@@ -81,12 +87,6 @@ class MinimalPairs(Evaluator):
             "phenomena": self._means("phenomenon", accuracy),
             "paradigms": self._means("name", accuracy),
         }
-
-    def _margins(self, scorer: Scorer, params: dict, paradigm: Paradigm) -> np.ndarray:
-        """Returns by how many nats the good sentence of each pair scores higher."""
-        items = [self._items[text] for pair in paradigm.pairs for text in pair]
-        totals = np.array([scores.total for scores in scorer.score(params, items)])
-        return totals[::2] - totals[1::2]
 
     def _means(self, kind: str, accuracy: np.ndarray) -> dict[str, float]:
         """Returns the mean over the paradigms of each phenomenon, or field."""

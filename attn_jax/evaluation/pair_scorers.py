@@ -59,7 +59,7 @@ class PairScorer(Scorer):
 
     def read(self, source: str, target: str) -> Item:
         """Returns the ids of both sides."""
-        return Item(*(tuple(self._tokenizer.encode(text)) for text in (source, target)))
+        return Item(*(tuple(self._tokenizer.encode(text.strip())) for text in (source, target)))
 
     def sides(self, item: Item) -> list[Sides]:
         """Returns the pairs that are read for an item, whose results in a row are its own."""

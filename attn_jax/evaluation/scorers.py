@@ -39,6 +39,17 @@ class Scores(NamedTuple):
         return float(self.log_probs.sum(dtype=np.float64))
 
 
+FUSED = ("causal", "pll")  # the methods whose scores "fused" adds
+
+
+def fuse(causal: list[Scores], pll: list[Scores]) -> list[Scores]:
+    """Returns the sum of both scores of each item."""
+    return [
+        Scores(a.log_probs + b.log_probs, a.correct & b.correct)
+        for a, b in zip(causal, pll, strict=True)
+    ]
+
+
 class Scorer:
     """Scores items under one method, in batches."""
 
@@ -117,11 +128,7 @@ class TextScorer(Scorer):
     def _score(self, params: dict, items: list[Item]) -> list[Scores]:
         if self.method != "fused":
             return self._read(params, items, self.method)
-        each = [self._read(params, items, method) for method in ("causal", "pll")]
-        return [
-            Scores(a.log_probs + b.log_probs, a.correct & b.correct)
-            for a, b in zip(*each, strict=True)
-        ]
+        return fuse(*(self._read(params, items, method) for method in FUSED))
 
     def _read(self, params: dict, items: list[Item], method: str) -> list[Scores]:
         all_copies = ((number, self.copies(x, method)) for number, x in enumerate(items))

@@ -1,6 +1,6 @@
 """Makes the scorer of a method for a run."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from flax import nnx
 
@@ -10,7 +10,7 @@ from attn_jax.errors import InputError, nearest
 from attn_jax.evaluation.evaluator import Subject
 from attn_jax.evaluation.methods import METHODS, OWN, own_method
 from attn_jax.evaluation.pair_scorers import PairScorer, SpanScorer
-from attn_jax.evaluation.scorers import Scorer, TextScorer
+from attn_jax.evaluation.scorers import FUSED, Item, Scorer, Scores, TextScorer, fuse
 from attn_jax.objectives import Objective
 
 
@@ -79,3 +79,15 @@ def make_scorers(subject: Subject, own: Mapping[str, str] | None = None) -> list
     names = [mine if name == OWN else name for name in names_in(config.eval.scoring)]
     found = [make_scorer(name, *about, name="eval.scoring") for name in names]
     return list({scorer.method: scorer for scorer in found}.values())
+
+
+def score_under_all(
+    scorers: Sequence[Scorer], params: dict, items: Sequence[Item]
+) -> dict[str, list[Scores]]:
+    """Returns `{method: scores of each item}`; what "fused" adds is not read a second time."""
+    found: dict[str, list[Scores]] = {}
+    for scorer in sorted(scorers, key=lambda scorer: scorer.method == "fused"):
+        both = scorer.method == "fused" and all(method in found for method in FUSED)
+        parts = [found[method] for method in FUSED] if both else []
+        found[scorer.method] = fuse(*parts) if both else scorer.score(params, items)
+    return found

@@ -3,11 +3,11 @@
 import json
 from typing import Any
 
-import numpy as np
 from flax import nnx
 from sacrebleu.metrics import BLEU, CHRF, TER
 from sacrebleu.metrics.bleu import BLEUScore
 
+from attn_jax.data.batches import spread
 from attn_jax.decoding.beam import Beam
 from attn_jax.decoding.sampling import GREEDY
 from attn_jax.decoding.text import Writer
@@ -28,10 +28,9 @@ class TranslationQuality(Evaluator):
     def __init__(self, subject: Subject):
         self._subject = subject
         config = subject.config
-        found = subject.dataset.eval_batches(config.eval.split, config.eval.max_items)
-        items = np.concatenate([items for items, _ in found])
+        # All of them, also those that are too long to be trained on.
         texts = subject.dataset.texts(config.eval.split)
-        pairs = [texts[int(i)] for i in sorted(items[items >= 0])]
+        pairs = [texts[int(i)] for i in spread(len(texts), config.eval.max_items)]
         self._sources = [source for source, _ in pairs]
         whole = subject.dataset.tokenizer.whole
         self._references = [whole(reference) for _, reference in pairs]
@@ -84,7 +83,10 @@ class TranslationQuality(Evaluator):
         }
 
     def _interval(self, hypotheses: list[str]) -> list[float]:
-        """Returns the 95 % bootstrap interval of BLEU over sentences (Koehn 2004)."""
+        """Returns sacrebleu's 95 % interval of BLEU over sentences (Koehn 2004).
+
+        The mean of the resamples, and half the width of their percentiles to either side.
+        """
         bleu = BLEU()
         score = bleu.corpus_score(hypotheses, [self._references], n_bootstrap=RESAMPLES)
         found = json.loads(score.format(signature=str(bleu.get_signature()), is_json=True))

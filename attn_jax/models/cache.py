@@ -30,7 +30,9 @@ class Cache:
     tokens: [B, S] ids and fields of each slot; segment 0 marks an empty slot (or padding), which
             no query sees, so ragged prompts need no other bookkeeping.
     cursor: how many slots were written so far; the next token goes to the slot of that number.
-    layers: keys and values per layer, [B, G, S, K], positions applied.
+    layers: keys and values per layer, [B * G, S, K], positions applied. With one axis for both rows
+            and heads XLA writes them in place; with two it copies all of them at each step where B
+            or G is 1.
     memory: the encoded source, for an encoder-decoder.
     beams: the slots that hold the text of each of a row's M beams, [B, M, S]; None if a row is one
            text. Keys and values stay where they were written: when beams part or end, only this
@@ -72,11 +74,13 @@ class Cache:
         return dataclasses.replace(self, tokens=written, beams=beams)
 
     def write_layer(self, layer: int, new: Sequence[Array]) -> KeysValues:
-        """Returns the layer's keys and values with `new` in the slots at the cursor."""
-        return tuple(
-            self._put(old, x.astype(old.dtype), 2)
+        """Returns the layer's keys and values, [B, G, S, K], with `new` at the cursor."""
+        B, G, T, K = new[0].shape
+        written = (
+            self._put(old, x.astype(old.dtype).reshape(B * G, T, K), 1)
             for old, x in zip(self.layers[layer], new, strict=True)
         )
+        return tuple(x.reshape(B, G, -1, K) for x in written)
 
     def fork(self, beams: int) -> "Cache":
         """Returns the cache of `beams` texts a row that begin with all that was written."""
@@ -89,7 +93,8 @@ class Cache:
         return dataclasses.replace(self, beams=chosen)
 
     def advance(self, layers: tuple[KeysValues, ...], by: int) -> "Cache":
-        """Returns the cache with all layers replaced and the cursor moved."""
+        """Returns the cache with all layers replaced, [B, G, S, K] each, and the cursor moved."""
+        layers = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), layers)
         return dataclasses.replace(self, layers=layers, cursor=self.cursor + by)
 
     def _put(self, old: Array, new: Array, axis: int) -> Array:

@@ -196,7 +196,7 @@ class Transformer(nnx.Module):
         steps = capacity - prompt
         kept = min(steps, c.window or steps)
         slots = prompt + beams * kept
-        shape = (batch, c.num_kv_heads or c.num_heads, slots, c.d_model // c.num_heads)
+        shape = (batch * (c.num_kv_heads or c.num_heads), slots, c.d_model // c.num_heads)
         layer = (jnp.zeros(shape, c.dtype), jnp.zeros(shape, c.dtype))
         memory = self.encode(source) if source is not None else None
         return Cache(

@@ -1,8 +1,8 @@
 """Orbax checkpoints: parameters, optimizer, step, window, data iterator and running totals."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
@@ -12,9 +12,30 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
+from attn_jax.config import TrainConfig
 from attn_jax.errors import InputError, WorkError
 from attn_jax.training.reporter import Totals
 from attn_jax.training.state import TrainState
+
+
+@dataclass(frozen=True)
+class _Schedule:
+    """When checkpoints are saved, and which stay; Orbax calls this a preservation policy."""
+
+    config: TrainConfig
+
+    def has(self, step: int) -> bool:
+        """Tells whether a step is saved in any case, not only where a signal stops the run."""
+        return step % self.config.checkpoint_every == 0 or step == self.config.steps
+
+    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
+        """Keeps the newest checkpoint and the newest `keep_checkpoints` of the scheduled ones.
+
+        So those are left that are left in a run which was never stopped.
+        """
+        scheduled = [info.step for info in checkpoints if self.has(info.step)]
+        kept = {*scheduled[-self.config.keep_checkpoints :], checkpoints[-1].step}
+        return [info.step in kept for info in checkpoints]
 
 
 class Checkpoints:
@@ -24,8 +45,10 @@ class Checkpoints:
     leaving a `with` block) waits for it.
     """
 
-    def __init__(self, workdir: Path, keep: int = 0):
-        options = ocp.CheckpointManagerOptions(max_to_keep=keep or None)
+    def __init__(self, workdir: Path, config: TrainConfig):
+        self._schedule = _Schedule(config)
+        keep = {"preservation_policy": self._schedule} if config.keep_checkpoints else {}
+        options = ocp.CheckpointManagerOptions(**keep)
         self.directory = Path(workdir).absolute() / "checkpoints"
         if self.directory.exists() and not self.directory.is_dir():
             raise InputError(f"{self.directory}: is a file, expected a directory")
@@ -80,12 +103,16 @@ class Checkpoints:
     def steps_up_to(self, step: int = 0, count: int = 1) -> list[int]:
         """Returns the last `count` steps saved, none after `step` (0: the newest).
 
+        Of several all but the last are scheduled ones: an average must not depend on when a run
+        was stopped.
+
         Raises:
           InputError: `step` was not saved, or too few were; names the steps there are.
         """
         steps = sorted(self._manager.all_steps())
-        until = [saved for saved in steps if saved <= (step or self.latest or 0)]
         there = ", ".join(map(str, steps)) or "none"
+        newest = step or self.latest or 0
+        until = [x for x in steps if x == newest or (x < newest and self._schedule.has(x))]
         if not until or (step and until[-1] != step):
             raise InputError(
                 f"no checkpoint of step {step} in {self.directory}; there are: {there}"
@@ -124,6 +151,8 @@ class Checkpoints:
     def _saving(self) -> Iterator[None]:
         try:
             yield
+        except WorkError:  # a signal
+            raise
         except Exception as error:  # Orbax has no type of its own for a full disk
             whole = self._manager.latest_step()
             kept = f"the one of step {whole} is whole" if whole else "none is whole yet"
@@ -136,6 +165,8 @@ class Checkpoints:
     def _reading(self, step: int) -> Iterator[None]:
         try:
             yield
+        except WorkError:  # a signal, which says nothing about the files
+            raise
         except Exception as error:  # whatever Orbax raises for files that are missing or cut short
             raise InputError(
                 f"{self.directory / str(step)}: damaged checkpoint ({_short(error)}); without this "

@@ -84,7 +84,7 @@ def train(config: Config, workdir: Path, retry: bool = True) -> dict[str, Any]:
 
 
 def _train(config: Config, workdir: Path, retry: bool) -> dict[str, Any]:
-    open_run(workdir, config, check_only=True)
+    open_run(workdir, config)
     if config.train.wandb:
         refuse_missing_wandb()
     check_kernel(config.model)
@@ -97,10 +97,10 @@ def _train(config: Config, workdir: Path, retry: bool) -> dict[str, Any]:
     if config.train.init_from and not has_checkpoint(workdir):
         start = read_start(config, workdir)
     dataset = open_dataset(config, load_tokenizer(stored) if saved else None)
-    refuse_unfit(config, dataset, make_objective(config.objective, dataset.tokenizer.vocabulary))
+    run = _Run(config, workdir, dataset, start)  # reads all files that the config names
     # The other processes of a distributed run share the directory with the first.
     with locked(workdir) if jax.process_index() == 0 else nullcontext():
-        open_run(workdir, config)
+        open_run(workdir, config, dataset.fingerprint)
         ledger = _settled(config, workdir, retry)  # by another process meanwhile
         if ledger is not None:
             return ledger
@@ -109,7 +109,7 @@ def _train(config: Config, workdir: Path, retry: bool) -> dict[str, Any]:
         (workdir / DIVERGED).unlink(missing_ok=True)
         if start is not None:
             start.record(workdir)
-        return _Run(config, workdir, dataset, start).run()
+        return run.run()
 
 
 def _settled(config: Config, workdir: Path, retry: bool) -> dict[str, Any] | None:
@@ -127,6 +127,7 @@ class _Run:
         self.config, self.workdir, self.dataset = config, workdir, dataset
         tokenizer = dataset.tokenizer
         self.objective = make_objective(config.objective, tokenizer.vocabulary)
+        refuse_unfit(config, dataset, self.objective)  # before the model takes its time
         model = build_model(config.model, tokenizer.vocab_size, config.train.seed)
         self.graph, params = split_model(model)
         self.params = params if start is None else start.params
@@ -142,7 +143,7 @@ class _Run:
         t = self.config.train
         state, totals = new_state(self.params, self.optimizer, t.seed), Totals()
         texts = self._texts()
-        with Checkpoints(self.workdir, t.keep_checkpoints) as checkpoints:
+        with Checkpoints(self.workdir, t) as checkpoints:
             if checkpoints.latest is not None:
                 state, totals = checkpoints.restore(state, texts)
             start = int(state.step)

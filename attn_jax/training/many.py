@@ -15,10 +15,10 @@ from pathlib import Path
 import jax
 from tqdm import tqdm
 
+from attn_jax.compilation_cache import use_compilation_cache
 from attn_jax.config import Config
 from attn_jax.data.pipeline import open_dataset
 from attn_jax.errors import DivergedError, HeldError, WorkError
-from attn_jax.launch import use_compilation_cache
 from attn_jax.training.loop import train
 from attn_jax.training.metrics import read_metrics
 from attn_jax.training.run_directory import is_claimed
@@ -100,6 +100,8 @@ def _take(waiting: list[RunSpec]) -> RunSpec | None:
 
 def _attempt(config: Config, workdir: Path, may_diverge: bool) -> bool:
     """Trains a run; returns False if another process claimed it first."""
+    if _told_to_stop.is_set():
+        raise WorkError("stopped by a signal before the run began; the same command goes on")
     try:
         train(config, workdir, retry=not may_diverge)
     except HeldError:
@@ -181,8 +183,15 @@ def _terminate(pool: ProcessPoolExecutor) -> None:
         process.terminate()
 
 
+# Of a worker. One that is idle must not die of a signal: it holds the lock of the queue, without
+# which the others cannot end. Runs have handlers of their own.
+_told_to_stop = threading.Event()
+
+
 def _start(numbers, parent: int) -> None:
-    """Prepares a worker: its cores, and an end with its parent."""
+    """Prepares a worker: its cores, what signals do to it, and an end with its parent."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: _told_to_stop.set())
     cores = numbers.get()
     if cores:
         os.sched_setaffinity(0, cores)

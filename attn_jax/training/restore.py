@@ -1,5 +1,6 @@
 """A trained run, ready for evaluation or generation."""
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,6 +36,12 @@ class TrainedRun:
         """The newest step."""
         return self.steps[-1]
 
+    @property
+    def fingerprint(self) -> str:
+        """A digest of the parameters."""
+        leaves = jax.tree.leaves(jax.device_get(self.params))
+        return hashlib.sha256(b"".join(x.tobytes() for x in leaves)).hexdigest()[:16]
+
 
 def restore_run(workdir: Path, step: int = 0, average_last: int = 1) -> TrainedRun:
     """Reads a run directory.
@@ -53,7 +60,7 @@ def restore_run(workdir: Path, step: int = 0, average_last: int = 1) -> TrainedR
     tokenizer = load_tokenizer(workdir / "tokenizer")
     shapes = nnx.eval_shape(lambda: build_model(config.model, tokenizer.vocab_size))
     graph, like = split_model(shapes)
-    with Checkpoints(workdir) as checkpoints:
+    with Checkpoints(workdir, config.train) as checkpoints:
         steps = checkpoints.steps_up_to(step, average_last)
         params = checkpoints.restore_params(like, steps[0])
         for number, step in enumerate(steps[1:], 2):  # never more than two of them in memory

@@ -22,16 +22,17 @@ LOCK = ".lock"  # held by the process that trains in the directory
 DIVERGED = "diverged.json"
 
 
-def open_run(workdir: Path, config: Config, check_only: bool = False) -> None:
+def open_run(workdir: Path, config: Config, data: str = "") -> None:
     """Makes the directory and writes config.json, or checks that it holds this very config.
 
     Args:
       workdir: the run directory.
       config: validated.
-      check_only: write nothing.
+      data: fingerprint of what is trained on; without it nothing is written.
 
     Raises:
-      InputError: the directory holds a run of another config; names the fields that differ.
+      InputError: the directory holds a run of another config, or of other data; names the fields
+        that differ.
     """
     path = workdir / "config.json"
     # A kill may have left the lock alone, or with a part of config.json.
@@ -41,14 +42,21 @@ def open_run(workdir: Path, config: Config, check_only: bool = False) -> None:
     )
     if path.exists():  # looked for last: another process may just have made it
         refuse_other_config(workdir, config)
+        stored = read_json(path).get("data_fingerprint", data)
+        if data and data != stored:
+            raise InputError(
+                f"workdir = {workdir}: was begun on other data (data_fingerprint = {stored!r} "
+                f"there, {data!r} here)"
+            )
         return
     if foreign:
         raise InputError(f"workdir = {workdir}: exists, and is not a run directory")
-    if check_only:
+    if not data:
         return
     workdir.mkdir(parents=True, exist_ok=True)
     record = {
         "config": to_dict(config),
+        "data_fingerprint": data,
         "versions": versions(),
         "git_commit": git_commit(),
         "command": _command(),

@@ -170,3 +170,39 @@ def test_progress_that_was_edited_by_hand_is_refused_by_line(call, tmp_path, ent
     assert "\n" not in said
     assert progress.read_text() == edited
     assert not (tmp_path / "output.txt").exists()
+
+
+def test_the_input_is_not_written_over(call, tmp_path):
+    (tmp_path / "link.txt").symlink_to(tmp_path / "input.txt")
+    for output in (tmp_path / "input.txt", tmp_path / "link.txt"):
+        with pytest.raises(InputError, match="is the input, which it would replace"):
+            call(Shouter(), output=output)
+    assert (tmp_path / "input.txt").read_text() == TEXT
+
+
+def test_two_calls_at_once_do_not_write_one_file(call, tmp_path):
+    class Nested(Shouter):
+        def write(self, texts):
+            with pytest.raises(InputError, match=r"output\.txt\.progress: another process"):
+                call(Shouter())
+            yield from super().write(texts)
+
+    call(Nested())
+    assert (tmp_path / "output.txt").read_text() == WRITTEN
+
+
+def test_a_file_of_something_else_is_not_taken_for_progress(call, tmp_path):
+    (tmp_path / "output.txt.progress").write_text("chapter one")
+    with pytest.raises(InputError, match="is in the way"):
+        call(Shouter())
+    assert (tmp_path / "output.txt.progress").read_text() == "chapter one"
+
+
+@pytest.mark.parametrize(
+    ("text", "written"), [("", ""), ("\n\n", "\n\n"), ("a\rb\nc\n", "A B!\nC!\n")]
+)
+def test_as_many_lines_come_out_as_went_in(call, tmp_path, text, written):
+    """A lone carriage return ends no line beside others that do, as for `wc -l`."""
+    (tmp_path / "input.txt").write_text(text, newline="")
+    call(Shouter())
+    assert (tmp_path / "output.txt").read_text() == written

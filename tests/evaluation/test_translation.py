@@ -40,6 +40,9 @@ def evaluate(subject_of, monkeypatch, translate, **fields):
         def read(self, text):
             return text
 
+        def cut(self, text):
+            return text
+
         def write(self, texts):
             for i in np.random.default_rng(0).permutation(len(texts)):
                 yield int(i), translate(texts[i])
@@ -160,6 +163,17 @@ def test_a_subset_is_a_subset(subject_of, monkeypatch):
     assert found["items"] == 3
     assert found["exact_match"] == 100
     assert len({sample["source"] for sample in found["samples"]}) == 3
+
+
+def test_sentences_too_long_to_train_on_are_translated_too(subject_of, monkeypatch, tmp_path):
+    """A score over those that fit would be of an easier test set than the one that it names."""
+    for language, word in (("en", "one"), ("de", "ein")):
+        lines = [f"{i} {word}\n" for i in range(11)] + [f"11 {word}{' four' * 40}\n"]
+        (tmp_path / f"long.{language}").write_text("".join(lines))
+    files = ",".join(str(tmp_path / f"long.{language}") for language in ("en", "de"))
+    fields = {"data.test_files": files, "eval.split": "test"}
+    found = evaluate(subject_of, monkeypatch, lambda text: text.replace("one", "ein"), **fields)
+    assert (found["split"], found["items"], found["exact_match"]) == ("test", 12, 100)
 
 
 @pytest.mark.parametrize("name", ["translation", "causal_translation", "causal_lm"])

@@ -1,5 +1,6 @@
 """Reading piece by piece through a cache gives what one look at the whole text gives."""
 
+import dataclasses
 import itertools
 from functools import partial
 
@@ -118,7 +119,7 @@ def test_positions_off_by_one_are_noticed(tiny, fields):
 
 
 def no_advance(cache, layers, by):
-    return Cache(cache.tokens, cache.cursor, layers, cache.memory)
+    return dataclasses.replace(ADVANCE(cache, layers, by), cursor=cache.cursor)
 
 
 def no_layers(cache, layers, by):
@@ -140,7 +141,7 @@ def all_slots_seen(cache, tokens):
     return Cache(written.tokens.replace(segments=ones), cache.cursor, cache.layers, cache.memory)
 
 
-WRITE_LAYER, WRITE_TOKENS = Cache.write_layer, Cache.write_tokens
+ADVANCE, WRITE_LAYER, WRITE_TOKENS = Cache.advance, Cache.write_layer, Cache.write_tokens
 
 
 @pytest.mark.parametrize(
@@ -263,7 +264,7 @@ def test_a_new_cache_is_empty_and_a_pytree(tiny):
     assert cache.memory is None
     assert (cache.tokens.segments == 0).all()
     assert jax.tree.map(jnp.shape, cache.tokens) == jax.tree.map(jnp.shape, empty_tokens(2, 5))
-    assert [x.shape for x in jax.tree.leaves(cache.layers)] == [(2, 1, 5, 4)] * 4
+    assert [x.shape for x in jax.tree.leaves(cache.layers)] == [(2, 5, 4)] * 4
     assert {x.dtype for x in jax.tree.leaves(cache.layers)} == {jnp.dtype("bfloat16")}
     step = jax.tree.map(lambda x: x[:2, :1], PLAIN)
     shapes = jax.eval_shape(model.step, step, cache)[1]

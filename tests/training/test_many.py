@@ -14,6 +14,7 @@ import pytest
 from compilation import environment
 
 from attn_jax.config import Config
+from attn_jax.data.pipeline import open_dataset
 from attn_jax.errors import DivergedError, HeldError, InputError
 from attn_jax.locks import hold, is_held
 from attn_jax.training import many
@@ -36,7 +37,8 @@ from tests.tiny_runs import Tiny
 
 if __name__ == "__main__":
     tiny, root = Tiny(Path(sys.argv[1])), Path(sys.argv[2])
-    configs = [tiny.config(train__steps=100_000, train__seed=i) for i in range(4)]
+    steps = map(int, sys.argv[3].split(","))
+    configs = [tiny.config(train__steps=n, train__seed=i) for i, n in enumerate(steps)]
     runs = [(config, root / str(i)) for i, config in enumerate(configs)]
     try:
         train_all(runs, workers=2)
@@ -45,30 +47,52 @@ if __name__ == "__main__":
 """
 
 
+@pytest.fixture
+def stop_when(tiny_data, tmp_path):
+    """Returns a function that trains runs of so many steps on two workers until a file is there."""
+
+    def run(steps, *files):
+        script, root = tmp_path / "many.py", tmp_path / "runs"
+        script.write_text(SCRIPT)
+        started = subprocess.Popen(
+            [sys.executable, str(script), str(tiny_data.folder), str(root), steps],
+            cwd=ROOT,
+            env=environment()
+            | {"PYTHONPATH": f"{ROOT}:{ROOT}/tests", "PATH": "", "HOME": str(tmp_path)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        files = [root / file for file in files]
+        while not all(file.exists() and file.stat().st_size for file in files):
+            assert started.poll() is None, started.stderr.read()
+            time.sleep(0.2)
+        started.send_signal(signal.SIGTERM)
+        try:
+            _, error = started.communicate(timeout=60)
+        finally:
+            started.kill()
+        assert started.returncode == 1
+        assert "WorkError: stopped by a signal" in error
+        return root
+
+    return run
+
+
+def has_checkpoints(workdir):
+    return any(path.name.isdigit() for path in (workdir / "checkpoints").iterdir())
+
+
 @pytest.mark.slow
-def test_a_stopped_comparison_saves_what_runs_and_begins_nothing_more(tiny_data, tmp_path):
-    script = tmp_path / "many.py"
-    script.write_text(SCRIPT)
-    root = tmp_path / "runs"
-    started = subprocess.Popen(
-        [sys.executable, str(script), str(tiny_data.folder), str(root)],
-        cwd=ROOT,
-        env=environment()
-        | {"PYTHONPATH": f"{ROOT}:{ROOT}/tests", "PATH": "", "HOME": str(tmp_path)},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    logs = [root / str(i) / "metrics.jsonl" for i in (0, 1)]
-    while not all(log.exists() and log.stat().st_size for log in logs):
-        assert started.poll() is None, started.stderr.read()
-        time.sleep(0.2)
-    started.send_signal(signal.SIGTERM)
-    _, error = started.communicate(timeout=60)
-    assert started.returncode == 1
-    assert "WorkError: stopped by a signal" in error
+def test_a_stopped_comparison_saves_what_runs_and_begins_nothing_more(stop_when):
+    root = stop_when("100000,100000,100000,100000", "0/metrics.jsonl", "1/metrics.jsonl")
     assert not (root / "2").exists()
-    for i in (0, 1):
-        assert [path for path in (root / str(i) / "checkpoints").iterdir() if path.name.isdigit()]
+    assert all(has_checkpoints(root / str(i)) for i in (0, 1))
+
+
+@pytest.mark.slow
+def test_a_worker_without_a_run_does_not_keep_a_stop_from_ending(stop_when):
+    root = stop_when("4,100000", "0/ledger.json", "1/metrics.jsonl")
+    assert has_checkpoints(root / "1")
 
 
 def test_a_directory_has_one_trainer(tmp_path):
@@ -202,21 +226,24 @@ def test_a_directory_that_another_process_is_just_making_is_not_foreign(monkeypa
 
     def late(folder):
         monkeypatch.setattr(Path, "iterdir", usual)
-        open_run(tmp_path, config)  # the other process
+        open_run(tmp_path, config, "data")  # the other process
         return usual(folder)
 
     monkeypatch.setattr(Path, "iterdir", late)
+    open_run(tmp_path, config, "data")
     open_run(tmp_path, config)
+    with pytest.raises(InputError, match=r"begun on other data \(.* 'data' there, 'more' here\)"):
+        open_run(tmp_path, config, "more")
     (tmp_path / "config.json").unlink()
     (tmp_path / "thesis.txt").touch()
     with pytest.raises(InputError, match="is not a run directory"):
-        open_run(tmp_path, config)
+        open_run(tmp_path, config, "data")
 
 
 def test_what_a_kill_left_half_written_is_no_obstacle(tiny_data, tmp_path):
     (tmp_path / "config.json.partial").write_text("{")
     (tmp_path / ".lock").touch()
     config = tiny_data.config(train__steps=4)
-    open_run(tmp_path, config)
+    open_run(tmp_path, config, open_dataset(config).fingerprint)
     (tmp_path / "tokenizer").mkdir()
     assert train(config, tmp_path)["finished"]

@@ -1,11 +1,15 @@
 """A trained run at one step, and on average over several."""
 
+from types import SimpleNamespace
+
 import jax
 import numpy as np
 import pytest
 from tiny_runs import lm_run, saved_state, tiny_data
 
-from attn_jax.errors import InputError
+from attn_jax.config import TrainConfig
+from attn_jax.errors import InputError, WorkError
+from attn_jax.training.checkpoints import Checkpoints, _Schedule
 from attn_jax.training.restore import restore_run
 
 
@@ -42,3 +46,31 @@ def test_the_average_is_that_of_the_last_checkpoints(lm_run):
 def test_what_was_not_saved_is_refused(lm_run, step, count, said):
     with pytest.raises(InputError, match=said):
         restore_run(lm_run, step, count)
+
+
+def test_scheduled_checkpoints_stay_whatever_a_stop_saved():
+    schedule = _Schedule(TrainConfig(steps=12, checkpoint_every=5, keep_checkpoints=2))
+
+    def kept(*steps):
+        infos = [SimpleNamespace(step=step) for step in steps]
+        found = schedule.should_preserve(infos, context=None)
+        return [step for step, stays in zip(steps, found, strict=True) if stays]
+
+    assert kept(5, 7) == [5, 7]
+    assert kept(5, 7, 10) == [5, 10]
+    assert kept(5, 10, 11) == [5, 10, 11]
+    assert kept(5, 10, 11, 12) == [10, 12]
+
+
+def test_a_signal_while_reading_is_no_damage(tmp_path):
+    with (
+        Checkpoints(tmp_path, TrainConfig()) as checkpoints,
+        pytest.raises(WorkError, match=r"^stopped by a signal$"),
+        checkpoints._reading(5),
+    ):
+        raise WorkError("stopped by a signal")
+
+
+def test_other_parameters_have_another_fingerprint(lm_run):
+    runs = [restore_run(lm_run, step) for step in (12, 12, 10)]
+    assert runs[0].fingerprint == runs[1].fingerprint != runs[2].fingerprint

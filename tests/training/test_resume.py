@@ -70,6 +70,9 @@ def test_stops_change_nothing(stopped, tiny_data, lm_run):
     train(tiny_data.config(**LM), workdir)
     assert_same_run(workdir, lm_run)
     assert read_json(workdir / "ledger.json")["seconds"] > 0
+    averages = [restore_run(path, average_last=3) for path in (workdir, lm_run)]
+    assert averages[0].steps == [5, 10, 12]  # and not those of the stops
+    assert averages[0].fingerprint == averages[1].fingerprint
 
 
 def test_a_stop_at_the_last_step_is_a_finished_run(monkeypatch, tiny_data, lm_run, tmp_path):

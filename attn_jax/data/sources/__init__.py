@@ -3,11 +3,7 @@
 import importlib
 
 from attn_jax.config import DataConfig
-from attn_jax.data.sources.source import SPLITS, Source
-
-# Each is a module of this package with `open_source(config)`; any other name is looked up in TFDS.
-# They are imported on use, as importing TFDS takes most of a second.
-OWN = ("cldr_phrases", "web_bible", "kjv_web", "text_files", "parallel_files")
+from attn_jax.data.sources.source import OWN, SPLITS, Source
 
 __all__ = ["OWN", "SPLITS", "Source", "open_source"]
 

@@ -60,11 +60,12 @@ def contents_digest(config: DataConfig) -> str:
     return total.hexdigest()[:16]
 
 
-def read_text(path: Path) -> str:
+def read_text(path: Path, may_be_empty: bool = False) -> str:
     r"""Returns the text of a plain or .gz file, lines ended by "\n", without a byte-order mark.
 
     Raises:
-      InputError: if it cannot be read, is damaged, empty or not UTF-8 (with the line).
+      InputError: if it cannot be read, is damaged, not UTF-8 (with the line) or, unless it may be,
+        empty.
     """
     try:
         data = path.read_bytes()
@@ -74,7 +75,7 @@ def read_text(path: Path) -> str:
     except OSError as error:
         raise _unreadable(str(path), error) from error
     text = decode(data, str(path))
-    if not text.strip():
+    if not (may_be_empty or text.strip()):
         raise InputError(f"{path}: the file is empty")
     return text
 
@@ -90,7 +91,9 @@ def decode(data: bytes, name: str) -> str:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise InputError(f"{name}: line {line}: not UTF-8") from error
-    return text.replace("\r\n", "\n").replace("\r", "\n")
+    text = text.replace("\r\n", "\n")
+    # Alone it ends lines only in files of old Macs, which have no other line ends.
+    return text if "\n" in text else text.replace("\r", "\n")
 
 
 def held_out(records: dict[str, list[Record]]) -> dict[str, list[Record]]:

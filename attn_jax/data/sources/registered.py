@@ -8,7 +8,7 @@ import tensorflow_datasets.translate  # TFDS itself registers WMT and others onl
 
 from attn_jax.config import DataConfig
 from attn_jax.data.sources.builder import first_line, prepare, quiet
-from attn_jax.data.sources.source import Source, data_dir
+from attn_jax.data.sources.source import OWN, Source, data_dir
 from attn_jax.errors import InputError, nearest
 
 # TFDS has no fixed name for the split to tune on.
@@ -114,8 +114,6 @@ def _builder(config: DataConfig) -> tfds.core.DatasetBuilder:
 
 
 def _unknown(name: str) -> str:
-    from attn_jax.data.sources import OWN
-
     hint = nearest(name, [*OWN, *tfds.list_builders(with_community_datasets=False)])
     message = f"data.name = {name!r}: expected {', '.join(OWN)} or a data set of TFDS{hint}"
     if importlib.util.find_spec("tensorflow") is None:

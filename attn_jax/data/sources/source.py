@@ -12,6 +12,9 @@ from attn_jax.errors import InputError
 from attn_jax.files import home_path
 
 SPLITS = ("train", "validation", "test")
+# Each is a module of this package with `open_source(config)`; any other name is looked up in TFDS.
+# They are imported on use, as importing TFDS takes most of a second.
+OWN = ("cldr_phrases", "web_bible", "kjv_web", "text_files", "parallel_files")
 _READ = 1024  # records read at once
 
 

@@ -45,8 +45,8 @@ def open_source(config: DataConfig) -> Source:
     """Opens `data.train_files` and, where given, `validation_files` and `test_files`.
 
     Empty lines are skipped. Without files for validation or test, every 50th document, or the
-    one before it, is held out; with `document = "file"`, it is the last 5 % of the characters
-    before that, of each file.
+    one before it, is held out; with `document = "file"`, the last 5 % of the characters of each
+    file are the test split, and the 5 % before them are for validation.
 
     Raises:
       InputError: naming the file, and the line where there is one.

@@ -25,9 +25,10 @@ def attend_dense(
     B, H, T, K = q_BHTK.shape
     G = k_BGSK.shape[1]
     seen = visible(queries, keys, window)
-    # The queries of all heads that share a key head stand in one column of R*T rows.
-    q_BGRK = (q_BHTK * K**-0.5).reshape(B, G, H // G * T, K)
-    y_BHTK = _attend(q_BGRK, k_BGSK, v_BGSK, seen).reshape(B, H, T, K)
+    # The queries of all heads that share a key head stand in one column; N is rows and key heads.
+    q_NRK = (q_BHTK * K**-0.5).reshape(B * G, H // G * T, K)
+    k_NSK, v_NSK = (x.reshape(B * G, -1, K) for x in (k_BGSK, v_BGSK))
+    y_BHTK = _attend(q_NRK, k_NSK, v_NSK, seen).reshape(B, H, T, K)
     # A query that sees nothing weighs all keys alike; make it 0, and its gradients too.
     return jnp.where(jnp.any(seen, axis=-1)[:, None, :, None], y_BHTK, 0)
 
@@ -37,30 +38,33 @@ def _product(spec: str, a: Array, b: Array) -> Array:
 
 
 @jax.custom_vjp
-def _attend(q: Array, k: Array, v: Array, seen: Bool[Array, "B T S"]) -> Array:
+def _attend(
+    q: Float[Array, "N R K"], k: Float[Array, "N S K"], v: Array, seen: Bool[Array, "B T S"]
+) -> Float[Array, "N R K"]:
     return _forward(q, k, v, seen)[0]
 
 
 def _forward(q: Array, k: Array, v: Array, seen: Array) -> tuple[Array, tuple]:
-    scores = _product("bgrk,bgsk->bgrs", q, k)
-    by_query = scores.reshape(*scores.shape[:2], -1, *seen.shape[1:])
-    by_query = jnp.where(seen[:, None, None], by_query, jnp.finfo(jnp.float32).min)
+    scores = _product("nrk,nsk->nrs", q, k)
+    B, T, S = seen.shape
+    by_query = scores.reshape(B, -1, T, S)
+    by_query = jnp.where(seen[:, None], by_query, jnp.finfo(jnp.float32).min)
     scores = by_query.reshape(scores.shape)
     weights = jnp.exp(scores - jnp.max(scores, axis=-1, keepdims=True))
     total = jnp.sum(weights, axis=-1, keepdims=True)
     weights = weights.astype(v.dtype)
-    y = (_product("bgrs,bgsk->bgrk", weights, v) / total).astype(v.dtype)
+    y = (_product("nrs,nsk->nrk", weights, v) / total).astype(v.dtype)
     return y, (q, k, v, weights, total, y)
 
 
 def _backward(saved: tuple, dy: Array) -> tuple[Array, Array, Array, None]:
     q, k, v, weights, total, y = saved
     dy = (dy / total).astype(v.dtype)
-    dv = _product("bgrs,bgrk->bgsk", weights, dy)
+    dv = _product("nrs,nrk->nsk", weights, dy)
     inner = jnp.sum((dy * y).astype(jnp.float32), axis=-1, keepdims=True)
-    dscores = (weights * (_product("bgrk,bgsk->bgrs", dy, v) - inner)).astype(q.dtype)
-    dq = _product("bgrs,bgsk->bgrk", dscores, k)
-    dk = _product("bgrs,bgrk->bgsk", dscores, q)
+    dscores = (weights * (_product("nrk,nsk->nrs", dy, v) - inner)).astype(q.dtype)
+    dq = _product("nrs,nsk->nrk", dscores, k)
+    dk = _product("nrs,nrk->nsk", dscores, q)
     return dq.astype(q.dtype), dk.astype(k.dtype), dv.astype(v.dtype), None
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from flax import nnx
 
 from attn_jax.config import Config
-from attn_jax.evaluation.evaluator import Evaluator, Subject
+from attn_jax.evaluation.evaluator import Evaluator, Subject, single_stack
 from attn_jax.models.tokens import Tokens
 from attn_jax.objectives import Objective
 
@@ -30,9 +30,7 @@ class AttentionMaps(Evaluator):
     @classmethod
     def problem(cls, config: Config, objective: Objective) -> str:
         """Needs a model that reads one sequence."""
-        alone = config.model.architecture != "encoder_decoder"
-        missing = "" if alone else "a single stack, and model.architecture = 'encoder_decoder'"
-        return super().problem(config, objective) or missing
+        return super().problem(config, objective) or single_stack(config)
 
     def run(self, params: dict) -> dict[str, Any]:
         """Returns the pieces of the sentence and `layers`, [L][T][T] weights."""
