@@ -62,28 +62,30 @@ def cross_entropy(
     """
     N, V = hidden_ND.shape[0], table_VD.shape[0]
     if most_logits >= N * V:
-        return _scores(hidden_ND, table_VD, targets_N)
+        return _cross_entropy(hidden_ND, table_VD, targets_N)
     piece = max(most_logits // V, 1)
     hidden_PND = jnp.pad(hidden_ND, ((0, -N % piece), (0, 0))).reshape(
         -1, piece, hidden_ND.shape[1]
     )
     targets_PN = jnp.pad(targets_N, (0, -N % piece)).reshape(-1, piece)
-    score = jax.checkpoint(lambda piece: _scores(piece[0], table_VD, piece[1]))
+    score = jax.checkpoint(lambda piece: _cross_entropy(piece[0], table_VD, piece[1]))
     scores = jax.lax.map(score, (hidden_PND, targets_PN))
     return jax.tree.map(lambda x: x.reshape(-1)[:N], scores)
 
 
 @jax.custom_vjp
-def _scores(hidden_ND: Array, table_VD: Array, targets_N: Array) -> tuple[Array, Array, Array]:
+def _cross_entropy(
+    hidden_ND: Array, table_VD: Array, targets_N: Array
+) -> tuple[Array, Array, Array]:
     """Scores all targets at once.
 
     The gradient is by hand: left to itself, XLA computes the softmax anew inside each of the two
     products that need it.
     """
-    return _score(hidden_ND, table_VD, targets_N)[0]
+    return _forward(hidden_ND, table_VD, targets_N)[0]
 
 
-def _score(hidden_ND: Array, table_VD: Array, targets_N: Array) -> tuple:
+def _forward(hidden_ND: Array, table_VD: Array, targets_N: Array) -> tuple:
     table_VD = table_VD.astype(hidden_ND.dtype)
     logits = jnp.matmul(hidden_ND, table_VD.T, preferred_element_type=jnp.float32)
     best = jnp.max(logits, axis=-1)
@@ -98,16 +100,18 @@ def _score(hidden_ND: Array, table_VD: Array, targets_N: Array) -> tuple:
     return (log_total - target, log_total - mean, correct), saved
 
 
-def _score_backward(saved: tuple, gradients: tuple) -> tuple[Array, Array, None]:
+def _backward(saved: tuple, gradients: tuple) -> tuple[Array, Array, None]:
     hidden_ND, table_VD, targets_N, shares, total = saved
     of_nll, of_mean, _ = gradients
     V = table_VD.shape[0]
-    logits = shares * ((of_nll + of_mean) / total)[:, None] - (of_mean / V)[:, None]
+    of_logits = shares * ((of_nll + of_mean) / total)[:, None] - (of_mean / V)[:, None]
     hit = jnp.arange(V)[None, :] == targets_N[:, None]
-    logits = materialize((logits - jnp.where(hit, of_nll[:, None], 0)).astype(hidden_ND.dtype))
-    of_hidden = jnp.matmul(logits, table_VD, preferred_element_type=jnp.float32)
-    of_table = jnp.matmul(logits.T, hidden_ND, preferred_element_type=jnp.float32)
+    of_logits = materialize(
+        (of_logits - jnp.where(hit, of_nll[:, None], 0)).astype(hidden_ND.dtype)
+    )
+    of_hidden = jnp.matmul(of_logits, table_VD, preferred_element_type=jnp.float32)
+    of_table = jnp.matmul(of_logits.T, hidden_ND, preferred_element_type=jnp.float32)
     return of_hidden.astype(hidden_ND.dtype), of_table, None
 
 
-_scores.defvjp(_score, _score_backward)
+_cross_entropy.defvjp(_forward, _backward)
