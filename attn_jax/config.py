@@ -133,7 +133,7 @@ class TrainConfig(Section):
     log_every: int = 50  # steps between lines of metrics.jsonl
     eval_every: int = 250  # steps between validation losses; 0 means at the end only
     checkpoint_every: int = 500  # steps between checkpoints; one is always saved at the end
-    keep_checkpoints: int = 2  # newest checkpoints kept; 0 keeps all
+    keep_checkpoints: int = 2  # newest of them that are kept (and what a stop saved); 0 keeps all
     wandb: bool = False  # also log to Weights & Biases, where it is installed
     # A run directory whose parameters and tokenizer are the first ones here, everything else
     # starting anew; {seed} in it stands for train.seed
@@ -230,11 +230,17 @@ def to_dict(config: Any) -> dict[str, Any]:
     return dataclasses.asdict(config)
 
 
+# Fields that earlier versions had, at the values that they then meant nothing.
+GONE = (("eval", "probe", ""),)
+
+
 def from_dict(values: dict[str, Any]) -> Config:
     """Rebuilds a config from `to_dict`; raises InputError for unknown fields."""
     config = Config()
     for section, fields in values.items():
         for name, value in fields.items():
+            if (section, name, value) in GONE:
+                continue
             set_field(config, f"{section}.{name}", value)
     return config
 

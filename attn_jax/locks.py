@@ -5,24 +5,26 @@ NFS Linux turns it into a lock of all the file's bytes, which the server keeps (
 """
 
 import fcntl
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 LOOK_SECONDS = 0.05  # after which nobody who only looked still stands in the way
 
 
 @contextmanager
 def hold(path: Path, wait: bool = False) -> Iterator[None]:
-    """Holds the lock of a file, which is made if need be and stays, empty.
+    """Holds the lock of a file, which is made, empty, if need be.
 
     Args:
       path: of the file; its folder exists.
       wait: until the lock is free, however long that takes.
 
     Raises:
-      BlockingIOError: another process holds it, and `wait` is not set.
+      BlockingIOError: another process holds it, and `wait` is not set, or has just removed it.
     """
     with path.open("a") as file:  # NFS gives exclusive locks only on what is open for writing
         try:
@@ -30,7 +32,16 @@ def hold(path: Path, wait: bool = False) -> Iterator[None]:
         except BlockingIOError:
             time.sleep(LOOK_SECONDS)  # it may have been `is_held`
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not _is_at(file, path):  # its last holder has removed it meanwhile
+            raise BlockingIOError(f"{path}: was removed")
         yield
+
+
+def _is_at(file: TextIO, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def is_held(path: Path) -> bool:

@@ -52,7 +52,9 @@ def test_train_then_evaluate(run_module, tiny_data, tmp_path):
         "eval",
     }
     record = read_json(workdir / "config.json")
-    assert record.keys() == {"config", "versions", "git_commit", "command"}
+    expected = {"config", "data_fingerprint", "versions", "git_commit", "command"}
+    assert record.keys() == expected
+    assert record["data_fingerprint"] == read_json(workdir / "ledger.json")["data_fingerprint"]
     stored = from_dict(record["config"])
     assert (stored.train.checkpoint_every, stored.model.dropout) == (7, 0.1)
     assert {"python", "jax", "flax", "numpy"} <= record["versions"].keys()

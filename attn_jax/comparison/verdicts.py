@@ -141,7 +141,7 @@ def _more_seeds(row: Json, families: dict[str, int]) -> int | None:
     """How many more would decide with 80 % power, if difference and deviation stay as they are."""
     gap, sd = abs(row["mean"]), row["sd"]
     enough = [seeds_needed(gap / sd, ALPHA / families["p"])]
-    if gap < row["margin"]:
+    if row["equivalence_p"] is not None and gap < row["margin"]:
         alpha = ALPHA / families["equivalence_p"]
         enough.append(seeds_for_parity(gap / sd, row["margin"] / sd, alpha))
     least = min((n for n in enough if n is not None), default=None)

@@ -20,7 +20,7 @@ from attn_jax.data.tokenizers import Tokenizer, load_tokenizer, train_tokenizer
 from attn_jax.errors import InputError
 from attn_jax.models.tokens import Pair, Tokens
 
-_FORMAT = 1  # of cached files; another number makes them anew
+_FORMAT = 2  # of cached files; another number makes them anew
 # One thread ahead of the accelerator is enough: a batch takes well under a millisecond.
 _READ = grain.ReadOptions(num_threads=1, prefetch_buffer_size=4)
 

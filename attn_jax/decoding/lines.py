@@ -67,9 +67,10 @@ def write_file(
     """
     if output != "-":
         refuse_unwritable("output", Path(output))
-        _refuse_same(Path(source), Path(output))
     is_stdin = source == "-"
     text = decode(sys.stdin.buffer.read(), "stdin") if is_stdin else read_text(Path(source), True)
+    if not is_stdin and output != "-":
+        _refuse_same(Path(source), Path(output))
     lines = text.removesuffix("\n").split("\n") if text else []
     _check(worker, lines)
     if output == "-":
@@ -92,7 +93,7 @@ def write_file(
 
 
 def _refuse_same(source: Path, output: Path) -> None:
-    if source.exists() and output.exists() and source.samefile(output):
+    if output.exists() and source.samefile(output):
         raise InputError(f"output = {str(output)!r}: is the input, which it would replace")
 
 

@@ -12,7 +12,6 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 from tqdm import tqdm
 
-from attn_jax.errors import WorkError
 from attn_jax.evaluation.labelled import Classification, mean_hidden, read_all, stack
 
 ROWS = 32  # texts of an update
@@ -52,21 +51,9 @@ class FineTuning(Classification):
     neither mask. Each mask starts from the same parameters; those of the run stay as they are.
     """
 
-    name = "fine_tuning"
     longest = 512
 
-    def _guess(self, params: dict, mask: str, y: np.ndarray) -> np.ndarray:
-        logits = self._logits(params, mask, y)
-        if not np.isfinite(logits).all():
-            rate = self._subject.config.eval.tune_learning_rate
-            raise WorkError(
-                f"fine-tuning under the {mask} mask diverged; lower eval.tune_learning_rate "
-                f"(it was {rate:g})"
-            )
-        return logits.argmax(1)
-
     def _logits(self, params: dict, mask: str, y: np.ndarray) -> np.ndarray:
-        """Trains on the texts of classes `y`; returns the logits of the test texts, [N, C]."""
         config = self._subject.config
         seed, epochs = config.train.seed, config.eval.tune_epochs
         tuning = _Tuning(

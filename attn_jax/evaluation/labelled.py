@@ -49,7 +49,6 @@ class Classification(Evaluator):
     """
 
     kinds = ("text",)
-    name: ClassVar[str]
     longest: ClassVar[int] = POSITIONS  # tokens of a text that are read
 
     def __init__(self, subject: Subject):
@@ -91,17 +90,20 @@ class Classification(Evaluator):
             "known": sum(text in known for text in self._files[1].texts),
             "majority": float((truth == Counter(y.tolist()).most_common(1)[0][0]).mean()),
             "own_mask": self._subject.objective.mask,
-            **{mask: _accuracy(mask, self._guess(params, mask, y) == truth) for mask in MASKS},
+            **{mask: _accuracy(mask, self._logits(params, mask, y), truth) for mask in MASKS},
         }
 
-    def _guess(self, params: dict, mask: str, y: np.ndarray) -> np.ndarray:
-        """Returns the class of each test text, learned from the training texts of classes `y`."""
+    def _logits(self, params: dict, mask: str, y: np.ndarray) -> np.ndarray:
+        """Learns from the training texts of classes `y`; returns [test texts, classes]."""
         raise NotImplementedError
 
 
-def _accuracy(mask: str, right: np.ndarray) -> dict[str, Any]:
-    accuracy = float(right.mean())
-    stderr = math.sqrt(accuracy * (1 - accuracy) / len(right))
+def _accuracy(mask: str, logits: np.ndarray, truth: np.ndarray) -> dict[str, Any]:
+    """Returns the accuracy; of a classifier that has diverged only that it has."""
+    if not np.isfinite(logits).all():
+        return {"mask": mask, "diverged": True}
+    accuracy = float((logits.argmax(1) == truth).mean())
+    stderr = math.sqrt(accuracy * (1 - accuracy) / len(truth))
     return {"mask": mask, "accuracy": accuracy, "accuracy_stderr": stderr}
 
 
@@ -124,8 +126,11 @@ def read_labelled(paths: str, most: int = 0) -> tuple[Labelled, Labelled]:
         raise InputError(f"{FIELD} = {paths!r}: expected as many columns in both files")
     _check_labels(names, *files)
     train, test = (file.keep(spread(len(file.labels), most)) for file in files)
-    kept = f" (of which eval.max_items = {most} keeps {len(train.labels)} texts)"
-    _check_labels([name + kept for name in names], train, test)
+    told = [
+        f"{name} (of which eval.max_items = {most} keeps {len(file.labels)} texts)"
+        for name, file in zip(names, (train, test), strict=True)
+    ]
+    _check_labels(told, train, test)
     return train, test
 
 

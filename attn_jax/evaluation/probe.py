@@ -15,13 +15,11 @@ from attn_jax.evaluation.labelled import Classification, Sequences, mean_hidden,
 class Probe(Classification):
     """Accuracy of logistic regression; the parameters of the model stay as they are."""
 
-    name = "probe"
-
-    def _guess(self, params: dict, mask: str, y: np.ndarray) -> np.ndarray:
+    def _logits(self, params: dict, mask: str, y: np.ndarray) -> np.ndarray:
         train, test = (self._features(params, mask, x) for x in (self._train, self._test))
         center, scale = train.mean(0), train.std(0) + 1e-6
         weights = fit_logistic((train - center) / scale, y, len(self._labels))
-        return _logits((test - center) / scale, weights).argmax(1)
+        return _logits((test - center) / scale, weights)
 
     def _features(self, params: dict, mask: str, sequences: Sequences) -> np.ndarray:
         """Returns the mean hidden state of each text, [N, D]."""

@@ -48,11 +48,13 @@ class TranslationQuality(Evaluator):
         search = Beam(beam, penalty) if beam > 1 else GREEDY
         writer = Writer(model, subject.objective, tokenizer, length, search)
         hypotheses = writer.write_texts(self._sources)
+        cut = sum(writer.cut(ids) != ids for ids in map(writer.read, self._sources))
         copies = [tokenizer.whole(source) for source in self._sources]
         copied = {f"copy_{name}": value for name, value in self._scores(copies).items()}
         return {
             "split": subject.config.eval.split,
             "items": len(hypotheses),
+            "cut": cut,
             "decoding": f"beam {beam}, length penalty {penalty:g}" if beam > 1 else "greedy",
             **self._scores(hypotheses),
             **self._details(hypotheses),

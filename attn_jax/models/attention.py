@@ -12,7 +12,7 @@ from attn_jax.models.masks import visible
 from attn_jax.models.positions import rotate
 from attn_jax.models.tokens import Tokens
 
-# One layer's keys and values, [B, G, S, K] each.
+# One layer's keys and values, [B, G, S, K] each (in a cache [B * G, S, K]).
 KeysValues = tuple[Array, Array]
 
 

@@ -120,7 +120,7 @@ class Checkpoints:
         if len(until) < count:
             raise InputError(
                 f"average_last = {count}: {self.directory} has {len(until)} up to step "
-                f"{until[-1]}; there are: {there}"
+                f"{until[-1]}, not counting those of stopped runs; there are: {there}"
             )
         return until[-count:]
 

@@ -43,11 +43,13 @@ from attn_jax.training.run_directory import (
     DIVERGED,
     eval_path,
     finished_ledger,
+    is_claimed,
     items_path,
     locked,
     note_divergence,
     open_run,
     refuse_diverged,
+    refuse_held,
 )
 from attn_jax.training.state import TrainState, new_state, split_model
 from attn_jax.training.step import StepSpec
@@ -58,11 +60,11 @@ FLOPS_SAMPLE = 8  # batches whose FLOPs are counted; the ledger extrapolates by 
 def train(config: Config, workdir: Path, retry: bool = True) -> dict[str, Any]:
     """Trains, or goes on with, the run in `workdir`, and evaluates it at the end.
 
-    The resume rules: (1) a directory of another config is refused; (2) the newest whole checkpoint
-    is restored: state, iterator, totals; where there is none, training begins, with fresh
-    parameters or with those of `train.init_from`; (3) lines of metrics.jsonl after it are dropped;
-    (4) the steps go on as if nothing had happened, bit for bit; (5) a finished run is left as it
-    is.
+    The resume rules: (1) a directory of another config, or of other data, is refused; (2) the
+    newest whole checkpoint is restored: state, iterator, totals; where there is none, training
+    begins, with fresh parameters or with those of `train.init_from`; (3) lines of metrics.jsonl
+    after it are dropped; (4) the steps go on as if nothing had happened, bit for bit; (5) a
+    finished run is left as it is.
 
     Args:
       config: validated.
@@ -91,6 +93,8 @@ def _train(config: Config, workdir: Path, retry: bool) -> dict[str, Any]:
     ledger = _settled(config, workdir, retry)
     if ledger is not None:
         return ledger
+    if jax.process_index() == 0 and is_claimed(workdir):
+        refuse_held(workdir)  # before all that takes time
     stored = workdir / "tokenizer"
     saved = (stored / TOKENIZER_FILE).exists()  # a kill may have left an empty folder
     start = None

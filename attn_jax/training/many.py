@@ -100,7 +100,7 @@ def _take(waiting: list[RunSpec]) -> RunSpec | None:
 
 def _attempt(config: Config, workdir: Path, may_diverge: bool) -> bool:
     """Trains a run; returns False if another process claimed it first."""
-    if _told_to_stop.is_set():
+    if _signals:
         raise WorkError("stopped by a signal before the run began; the same command goes on")
     try:
         train(config, workdir, retry=not may_diverge)
@@ -185,13 +185,13 @@ def _terminate(pool: ProcessPoolExecutor) -> None:
 
 # Of a worker. One that is idle must not die of a signal: it holds the lock of the queue, without
 # which the others cannot end. Runs have handlers of their own.
-_told_to_stop = threading.Event()
+_signals: list[int] = []
 
 
 def _start(numbers, parent: int) -> None:
     """Prepares a worker: its cores, what signals do to it, and an end with its parent."""
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: _told_to_stop.set())
+        signal.signal(number, lambda caught, _: _signals.append(caught))
     cores = numbers.get()
     if cores:
         os.sched_setaffinity(0, cores)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import jax
+import numpy as np
 from flax import nnx
 
 from attn_jax.config import Config
@@ -39,8 +40,10 @@ class TrainedRun:
     @property
     def fingerprint(self) -> str:
         """A digest of the parameters."""
-        leaves = jax.tree.leaves(jax.device_get(self.params))
-        return hashlib.sha256(b"".join(x.tobytes() for x in leaves)).hexdigest()[:16]
+        total = hashlib.sha256()
+        for leaf in jax.tree.leaves(self.params):
+            total.update(np.asarray(leaf).tobytes())
+        return total.hexdigest()[:16]
 
 
 def restore_run(workdir: Path, step: int = 0, average_last: int = 1) -> TrainedRun:

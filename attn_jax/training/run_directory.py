@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from attn_jax.config import Config, diff, from_dict, to_dict
 from attn_jax.errors import DivergedError, HeldError, InputError
@@ -76,8 +76,13 @@ def locked(workdir: Path) -> Iterator[None]:
         try:
             stack.enter_context(hold(workdir / LOCK))
         except BlockingIOError:
-            raise HeldError(f"workdir = {workdir}: another process is training there") from None
+            refuse_held(workdir)
         yield
+
+
+def refuse_held(workdir: Path) -> NoReturn:
+    """Raises HeldError."""
+    raise HeldError(f"workdir = {workdir}: another process is training there") from None
 
 
 def is_claimed(workdir: Path) -> bool:

@@ -131,6 +131,7 @@ def test_a_text_depends_on_seed_and_index_only(tiny):
         ({"seed": -1}, "seed = -1: expected from 0 to 2147483647"),
         ({"top_p": 0.9}, r"top_p = 0\.9: expected temperature > 0"),
         ({"top_k": 3}, "top_k = 3: expected temperature > 0"),
+        ({"seed": 5}, "seed = 5: expected temperature > 0"),
     ],
 )
 def test_what_is_not_allowed_is_said(fields, message):

@@ -87,8 +87,9 @@ def test_texts_of_the_limit_fit_the_table_of_positions_and_longer_ones_do_not(
     longest = "7" * (writer.limit - 1)
     assert len(writer.read(longest)) == writer.limit
     assert len(writer.write_texts(["1", longest])) == 2
+    assert len(writer.write_texts([longest + "7"])) == 1  # cut
     with pytest.raises(InputError, match=r"model\.max_length = 8"):
-        writer.write_texts([longest + "7"])
+        list(writer.write({0: writer.read(longest + "7")}))
     ids = writer.read(longest + "89")
     kept = longest + "89"[: 0 if kind != "lm" else None]
     expected = [*writer.read(longest)] if kind != "lm" else writer.read(kept)[-writer.limit :]

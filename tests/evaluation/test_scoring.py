@@ -14,7 +14,7 @@ from attn_jax.evaluation import score_batches
 from attn_jax.evaluation.methods import METHODS
 from attn_jax.evaluation.score_batches import fit, rows_of, width_of
 from attn_jax.evaluation.scorers import Item, Scorer, hidden_places
-from attn_jax.evaluation.scoring import make_scorer
+from attn_jax.evaluation.scoring import make_scorer, score_under_all
 from attn_jax.models.tokens import Pair, Tokens
 from attn_jax.objectives import OBJECTIVES
 from attn_jax.objectives.causal_lm import CausalLM
@@ -258,6 +258,19 @@ def test_the_likeliest_token_is_correct(models, tokenizer, score):
     scorer = make_scorer("causal", *about(model, tokenizer, CausalLM()))
     first, second = scorer.score(params, [Item((), (best[0],)), Item((10,), (best[1],))])
     assert first.correct.tolist() == second.correct.tolist() == [True]
+
+
+def test_methods_scored_together_score_as_they_do_alone(models, tokenizer):
+    model = models[1]
+    params = split_model(model)[1]
+    scorers = [make_scorer(name, *about(model, tokenizer)) for name in ("fused", "pll", "causal")]
+    for chosen in (scorers, scorers[:2]):
+        found = score_under_all(chosen, params, ITEMS)
+        for scorer in chosen:
+            alone = scorer.score(params, ITEMS)
+            for a, b in zip(found[scorer.method], alone, strict=True):
+                np.testing.assert_array_equal(a.log_probs, b.log_probs)
+                np.testing.assert_array_equal(a.correct, b.correct)
 
 
 def test_a_text_without_tokens_scores_nothing(score):

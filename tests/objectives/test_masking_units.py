@@ -1,5 +1,6 @@
 """Tokens, words and spans that are hidden whole, at a rate that may change in training."""
 
+import dataclasses
 import functools
 
 import jax
@@ -174,12 +175,12 @@ def test_the_rate_goes_in_a_line_from_the_first_step_to_the_last(specials, run, 
 
 @pytest.mark.parametrize("unit", UNITS)
 def test_places_leave_room_for_the_last_unit(specials, unit):
-    masking = Masking(word_vocabulary(specials), 0.1, 0.3, 0.8, 0.1, unit)
-    slack = 0 if unit == "token" else SLACK
-    assert masking.places(100) == 35 if unit == "token" else 30 + slack
+    masking = Masking(word_vocabulary(specials), 0.1, 0.3, 0.8, 0.1, unit, span_length=10.0)
+    slack = {"token": 0, "word": SLACK, "span": 30}[unit]
+    assert masking.places(100) == max(35, 30 + slack)
     assert masking.places(1000) == 335
-    assert Masking(masking.vocabulary, 0.3, 0.5, 0.8, 0.1, unit).places(1000) == 500 + slack
-    assert masking.places(4) == 3 if unit == "token" else 4
+    assert dataclasses.replace(masking, final_rate=0.5).places(1000) == 500 + slack
+    assert masking.places(4) == (3 if unit == "token" else 4)
 
 
 def test_fields_of_the_config_are_those_of_the_masking(specials):

@@ -20,7 +20,7 @@ from attn_jax.errors import InputError
 class ParallelFiles(TextBuilder):
     """Pairs of lines of two plain or .gz text files."""
 
-    VERSION = tfds.core.Version("1.0.0")
+    VERSION = tfds.core.Version("1.0.1")
     FIELDS = ("source", "target")
 
     def __init__(self, config: DataConfig) -> None:

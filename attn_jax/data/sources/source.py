@@ -58,8 +58,9 @@ class Records(Sequence):
             yield from map(self._record, rows)
 
     def _record(self, row: Mapping[str, Any]) -> str | tuple[str, str]:
-        texts = tuple(_text(row, field) for field in self._fields)
-        return texts if len(texts) == 2 else texts[0]
+        texts = [_text(row, field) for field in self._fields]
+        # What is translated later is stripped as well.
+        return (texts[0].strip(), texts[1].strip()) if len(texts) == 2 else texts[0]
 
 
 def _text(row: Mapping[str, Any], path: str) -> str:

@@ -21,7 +21,7 @@ _CUT = 0.05  # document = file: share of the characters that is cut off for a sp
 class TextFiles(TextBuilder):
     """Documents of plain or .gz text files."""
 
-    VERSION = tfds.core.Version("1.0.0")
+    VERSION = tfds.core.Version("1.0.1")
 
     def __init__(self, config: DataConfig) -> None:
         self._data = config
