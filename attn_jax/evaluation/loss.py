@@ -42,7 +42,7 @@ class Loss(Evaluator):
             told["scored"] = "target side"
         parts = objective.parts()
         if parts:
-            return told | {name: self._measure(params, part) for name, part in parts.items()}
+            return told | {name: self._measure(params, part) for name, (_, part) in parts.items()}
         return told | self._measure(params, objective)
 
     def _measure(self, params: dict, objective: Objective) -> dict[str, Any]:

@@ -61,9 +61,12 @@ class Mixture(Objective):
         )
         return Batch(inputs, targets, jnp.where(causal, next_weights, mask_weights))
 
-    def parts(self) -> dict[str, Objective]:
-        """Returns both kinds: their losses are never one number."""
-        return {"causal": CausalLM(), "masked": self.masked}
+    def parts(self) -> dict[str, tuple[float, Objective]]:
+        """Returns both kinds and their shares: their losses are never one number."""
+        return {
+            "causal": (self.causal_share, CausalLM()),
+            "masked": (1 - self.causal_share, self.masked),
+        }
 
     def prompt(self, tokens: Tokens) -> tuple[Tokens, Tokens | None]:
         """Returns what decoding starts from: the tokens, left to right, and no source."""

@@ -70,6 +70,9 @@ class Objective(ABC):
         """Returns what the loss evaluator measures, itself if training has no other loss."""
         return self
 
-    def parts(self) -> dict[str, "Objective"]:
-        """Returns the objectives of which a mixture is made, by name; any other has none."""
+    def parts(self) -> dict[str, tuple[float, "Objective"]]:
+        """Returns the objectives of which a mixture is made, by name, and the share of each.
+
+        Any other has none.
+        """
         return {}

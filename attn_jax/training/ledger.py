@@ -6,12 +6,17 @@ from itertools import islice
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
 from attn_jax.config import ModelConfig
 from attn_jax.models.masks import visible
 from attn_jax.models.tokens import Tokens
+from attn_jax.objectives import Objective
 from attn_jax.objectives.batch import Batch
+
+FLOPS_SAMPLE = 8  # batches whose FLOPs are counted; the ledger extrapolates by tokens
 
 
 def count_parameters(params: dict) -> tuple[int, int]:
@@ -40,6 +45,23 @@ def training_flops(config: ModelConfig, params: dict, batch: Batch) -> float:
     vocabulary = params["embedding"].size * float(np.count_nonzero(batch.weights))
     attention = 2 * config.d_model * config.num_layers * pairs  # scores, and weighted values
     return 3 * 2 * (dense + vocabulary + attention)
+
+
+def flops_per_token(
+    config: ModelConfig, params: dict, objective: Objective, texts: Iterator, key: Array
+) -> float:
+    """Returns the FLOPs of training a token that is read: the mean over the first batches of text.
+
+    Of a mixture, the mean of its parts by their shares; of a schedule, those of its middle.
+    """
+    flops = tokens = 0.0
+    parts = objective.parts().values() or [(1.0, objective)]
+    for text in islice(texts, FLOPS_SAMPLE):
+        text = jax.tree.map(jnp.asarray, text)
+        for share, part in parts:
+            flops += share * training_flops(config, params, part(text, key, progress=0.5))
+        tokens += read_tokens(text)
+    return flops / tokens
 
 
 def read_tokens(text: Any) -> int:

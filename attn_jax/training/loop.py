@@ -5,12 +5,10 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.experimental import multihost_utils
@@ -31,9 +29,9 @@ from attn_jax.training.checkpoints import Checkpoints, has_checkpoint
 from attn_jax.training.initial import Start, read_start
 from attn_jax.training.ledger import (
     count_parameters,
+    flops_per_token,
     order_fingerprint,
     read_tokens,
-    training_flops,
 )
 from attn_jax.training.metrics import MetricsLog, refuse_missing_wandb
 from attn_jax.training.optimizers import make_optimizer, make_schedule
@@ -53,8 +51,6 @@ from attn_jax.training.run_directory import (
 )
 from attn_jax.training.state import TrainState, new_state, split_model
 from attn_jax.training.step import StepSpec
-
-FLOPS_SAMPLE = 8  # batches whose FLOPs are counted; the ledger extrapolates by tokens
 
 
 def train(config: Config, workdir: Path, retry: bool = True) -> dict[str, Any]:
@@ -270,13 +266,8 @@ class _Run:
         return ledger
 
     def _flops_per_token(self) -> float:
-        flops = tokens = 0.0
         key = jax.random.key(self.config.train.seed)
-        for text in islice(self._texts(), FLOPS_SAMPLE):
-            batch = self.objective(jax.tree.map(jnp.asarray, text), key, progress=0.5)  # the mean
-            flops += training_flops(self.config.model, self.params, batch)
-            tokens += read_tokens(text)
-        return flops / tokens
+        return flops_per_token(self.config.model, self.params, self.objective, self._texts(), key)
 
 
 @jax.jit

@@ -160,7 +160,7 @@ def test_the_future_changes_nothing_under_causal_rows_only(by_row, tiny):
 
 def test_a_mixture_is_measured_by_its_parts_and_generates_causally(specials, text):
     mixture = made(specials, "mixture")
-    assert mixture.parts() == {"causal": CausalLM(), "masked": mixture.masked}
+    assert mixture.parts() == {"causal": (0.5, CausalLM()), "masked": (0.5, mixture.masked)}
     assert mixture.masked == made(specials, "masked_next_token")
     assert made(specials, "masked_next_token").parts() == {}
     prompt, source = mixture.prompt(text)

@@ -6,12 +6,18 @@ import numpy as np
 import pytest
 
 from attn_jax.config import ModelConfig
+from attn_jax.data.tokenizers import Vocabulary
 from attn_jax.files import read_json
 from attn_jax.models.tokens import Pair, Tokens
 from attn_jax.models.transformer import build_model
 from attn_jax.objectives.batch import Batch
+from attn_jax.objectives.causal_lm import CausalLM
+from attn_jax.objectives.masked_next_token import MaskedNextToken
+from attn_jax.objectives.masking import Masking
+from attn_jax.objectives.mixture import Mixture
 from attn_jax.training.ledger import (
     count_parameters,
+    flops_per_token,
     order_fingerprint,
     read_tokens,
     training_flops,
@@ -121,6 +127,22 @@ def test_flops_are_those_that_xla_counts_where_nothing_is_masked():
     cost = jax.jit(forward).lower(tokens).cost_analysis()
     ours = training_flops(config, params, Batch(tokens, tokens.ids, jnp.ones((4, 32)))) / 3
     assert ours == pytest.approx(cost["flops"], rel=0.1)
+
+
+@pytest.mark.parametrize("by", ["batch", "row"])
+def test_a_mixture_costs_the_mean_of_its_parts(tiny, specials, by):
+    """Whatever the first batches were drawn to be."""
+    config, params = params_of(tiny)
+    masking = Masking(Vocabulary(80, specials), 0.3, 0.3, 0.8, 0.1)
+    masked, key = MaskedNextToken(masking), jax.random.key(0)
+    text = Tokens.of(jnp.full((4, 16), 40).at[:, 0].set(specials.bos))
+
+    def flops(objective):
+        return flops_per_token(config, params, objective, iter([text, text]), key)
+
+    expected = 0.25 * flops(CausalLM()) + 0.75 * flops(masked)
+    assert flops(Mixture(masked, 0.25, by)) == pytest.approx(expected)
+    assert flops(masked) < 0.9 * flops(CausalLM())
 
 
 def test_tokens_read_are_those_that_are_not_padding():
