@@ -194,7 +194,7 @@ def test_a_prompt_may_fill_the_cache(tiny):
 def test_beams_share_the_source_and_the_prompt(tiny):
     """No array of the whole program holds keys of a source, or of a prompt, once a beam."""
     model = tiny(architecture="encoder_decoder", num_layers=1)
-    B, M, H, K, S, P = 2, 5, 2, 4, 11, 13
+    B, M, H, K, S, P = 3, 5, 2, 4, 11, 13  # a cache has B * H for its first axis
     source, prompt = Tokens.of(jnp.zeros((B, S), int)), Tokens.of(jnp.zeros((B, P), int))
     rules = module._Rules(M, 1, 3, jnp.ones(4))
     jaxpr = jax.make_jaxpr(lambda: module._search(model, prompt, source, rules, PAD))()
