@@ -87,7 +87,8 @@ def score_under_all(
     """Returns `{method: scores of each item}`; what "fused" adds is not read a second time."""
     found: dict[str, list[Scores]] = {}
     for scorer in sorted(scorers, key=lambda scorer: scorer.method == "fused"):
-        both = scorer.method == "fused" and all(method in found for method in FUSED)
-        parts = [found[method] for method in FUSED] if both else []
-        found[scorer.method] = fuse(*parts) if both else scorer.score(params, items)
+        if scorer.method == "fused" and found.keys() >= set(FUSED):
+            found["fused"] = fuse(*(found[method] for method in FUSED))
+        else:
+            found[scorer.method] = scorer.score(params, items)
     return found
