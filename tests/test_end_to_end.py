@@ -37,7 +37,7 @@ def test_train_then_evaluate(run_module, tiny_data, tmp_path):
         "experiments.train",
         f"--config={config}",
         f"--workdir={workdir}",
-        "--config.train.checkpoint_every=7",
+        "--config.train.checkpoint_every=4",
         "--config.eval.evaluators=loss,attention",
     )
     assert done.stdout.startswith(f"{workdir}: step 12, ")
@@ -56,18 +56,18 @@ def test_train_then_evaluate(run_module, tiny_data, tmp_path):
     assert record.keys() == expected
     assert record["data_fingerprint"] == read_json(workdir / "ledger.json")["data_fingerprint"]
     stored = from_dict(record["config"])
-    assert (stored.train.checkpoint_every, stored.model.dropout) == (7, 0.1)
+    assert (stored.train.checkpoint_every, stored.model.dropout) == (4, 0.1)
     assert {"python", "jax", "flax", "numpy"} <= record["versions"].keys()
 
     command = ("experiments.evaluate", f"--workdir={workdir}")
     found = json.loads(succeed(run_module, *command).stdout.splitlines()[-1])
     assert found["results"] == read_json(workdir / "eval/12.json")["results"]
-    assert (found["step"], found["workdir"]) == (12, str(workdir))
+    assert (found["step"], found["averaged"], found["workdir"]) == (12, [12], str(workdir))
 
-    flags = ("--step=7", "--evaluators=loss", "--config.eval.max_items=2")
+    flags = ("--step=8", "--average_last=2", "--evaluators=loss", "--config.eval.max_items=2")
     flags += ("--config.eval.split=test",)
     other = json.loads(succeed(run_module, *command, *flags).stdout.splitlines()[-1])
-    assert other["step"] == 7
+    assert (other["step"], other["averaged"]) == (8, [4, 8])
     assert list(other["results"]) == ["loss"]
     assert other["results"]["loss"]["items"] == 2
     assert other["results"]["loss"]["split"] == "test"
@@ -144,6 +144,9 @@ def test_a_killed_translation_goes_on(run_module, translation_run, tmp_path):
     done = run_module(*command, f"--output={output}", before=KILL_WRITING)
     assert done.status == -signal.SIGKILL
     assert (output.exists(), len(list(tmp_path.iterdir()))) == (False, 2)
+    settings = json.loads((tmp_path / "output.txt.progress").read_text().splitlines()[0])
+    of_the_call = {"workdir", "steps", "parameters", "max_new", "search", "truncate", "input"}
+    assert settings.keys() == of_the_call
     line = run_module(*command, f"--output={output}", "--max_new=8").stderr
     assert "output.txt.progress: is of another call, max_new = 9 there and 8 here" in line
     for path in (output, whole):

@@ -117,6 +117,19 @@ def test_a_stop_loses_no_finished_line(call, tmp_path, last, cut_short):
     assert not progress.exists()
 
 
+def test_finished_lines_stay_until_the_output_is_there(call, tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError("no space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(lines, "write_whole", full)
+        with pytest.raises(OSError, match="no space"):
+            call(Shouter())
+    again = Shouter()
+    call(again)
+    assert (again.asked, (tmp_path / "output.txt").read_text()) == ([], WRITTEN)
+
+
 def test_an_old_output_stays_until_the_new_one_is_whole(call, tmp_path):
     (tmp_path / "output.txt").write_text("old\n")
     with pytest.raises(WorkError, match="the same command goes on"):

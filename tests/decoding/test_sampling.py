@@ -119,6 +119,14 @@ def test_a_text_depends_on_seed_and_index_only(tiny):
     assert len(set(lengths)) > 2
 
 
+def test_each_step_draws_anew(tiny):
+    """So hot that all tokens are equally likely: one key for all steps would draw one token."""
+    model = with_vocabulary(tiny(num_layers=1), 9)
+    hot = Sampling(1000.0)
+    written = sample(model, tokens_of(PROMPTS), sampling=hot, max_new=12, eos=99, pad=PAD)
+    assert all(len(set(row)) > 3 for row in np.asarray(written).tolist())
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [

@@ -165,6 +165,17 @@ def test_a_subset_is_a_subset(subject_of, monkeypatch):
     assert len({sample["source"] for sample in found["samples"]}) == 3
 
 
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_the_sentences_are_those_of_the_split(subject_of, monkeypatch, tmp_path, split):
+    for language in ("en", "de"):
+        (tmp_path / language).write_text(f"only {language}\n")
+    read = []
+    fields = {"data.test_files": f"{tmp_path}/en,{tmp_path}/de", "eval.split": split}
+    found = evaluate(subject_of, monkeypatch, lambda s: read.append(s) or s, **fields)
+    assert (found["split"], found["items"]) == (split, 1 if split == "test" else 12)
+    assert ("only en" in read) == (split == "test")
+
+
 def test_sentences_too_long_to_train_on_are_translated_too(subject_of, monkeypatch, tmp_path):
     """A score over those that fit would be of an easier test set than the one that it names."""
     for language, word in (("en", "one"), ("de", "ein")):
