@@ -164,6 +164,8 @@ def _load(path: str) -> tuple[Any, str]:
     if not os.path.isfile(path):
         there = [os.path.basename(found) for found in glob.glob("configs/[!_]*.py")]
         return None, f"no such file{nearest(os.path.basename(path), there)}"
+    if not path.endswith(".py"):
+        return None, "expected a .py file with a function get_config()"
     try:
         spec = importlib.util.spec_from_file_location("config", path)
         module = importlib.util.module_from_spec(spec)

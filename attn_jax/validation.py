@@ -4,7 +4,7 @@ import dataclasses
 import math
 from collections.abc import Iterator
 
-from attn_jax.config import MAX_INT, Config, check_types, flatten, names_in
+from attn_jax.config import MAX_INT, Config, EvalConfig, check_types, flatten, names_in
 from attn_jax.errors import InputError, nearest
 from attn_jax.evaluation.methods import METHODS, OWN
 from attn_jax.objectives import OBJECTIVES
@@ -200,6 +200,9 @@ def _training_problems(config: Config) -> Iterator[str]:
 
 
 def _evaluation_problems(config: Config) -> Iterator[str]:
+    e = config.eval
+    if e.beam_size == 1 and e.length_penalty != EvalConfig.length_penalty:
+        yield f"eval.length_penalty = {e.length_penalty!r}: expected eval.beam_size > 1 with it"
     for name in ("evaluators", "curve"):
         for evaluator in names_in(getattr(config.eval, name)):
             if evaluator not in EVALUATORS:

@@ -89,6 +89,13 @@ def test_flags_for_a_config_that_is_frozen(refused, tmp_path):
     assert f"{str(path)!r}: get_config() returns a validated config" in refused(TRAIN, *flags)
 
 
+def test_the_record_of_a_run_is_no_config_file(refused, tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text("{}")
+    line = refused(TRAIN, f"--config={path}", f"--workdir={tmp_path / 'run'}")
+    assert f"config = {str(path)!r}: expected a .py file with a function get_config()" in line
+
+
 def test_a_typo_in_the_name_of_a_shipped_config(refused, tmp_path):
     line = refused(TRAIN, "--config=configs/lm_decodr.py", f"--workdir={tmp_path / 'run'}")
     assert "did you mean 'lm_decoder.py'" in line

@@ -49,6 +49,11 @@ FLAGS = {
     "too large": (flag("model.d_model", 10**30), f"model.d_model = {10**30}", "to 2147483647"),
     "a section": (flag("model", 3), "config.model: is a section", "--config.model.FIELD=VALUE"),
     "no field": ("--config.=3", "unknown config field ''"),
+    "penalty of no beam": (
+        flag("eval.length_penalty", 0.6),
+        "eval.length_penalty = 0.6",
+        "beam_size > 1",
+    ),
     "more pieces than rows": (flag("train.accumulate", 5), "train.accumulate = 5", "at most 4"),
     "no GPU": (flag("model.attention", "cudnn"), "'cudnn': needs an NVIDIA GPU"),
     "no wandb": (flag("train.wandb", "true"), "train.wandb = True", "pip install wandb"),

@@ -6,7 +6,6 @@ from itertools import cycle, islice
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from attn_jax.benchmark.measure import (
@@ -26,7 +25,7 @@ from attn_jax.data.tokenizers import Specials, Vocabulary
 from attn_jax.models.tokens import Pair, Tokens
 from attn_jax.models.transformer import build_model
 from attn_jax.objectives import Objective, make_objective
-from attn_jax.training.ledger import count_parameters, read_tokens, training_flops
+from attn_jax.training.ledger import count_parameters, flops_per_token, read_tokens
 from attn_jax.training.optimizers import make_optimizer
 from attn_jax.training.parallel import make_parallel
 from attn_jax.training.state import new_state, split_model
@@ -73,18 +72,6 @@ def real(config: Config) -> Workload:
     dataset = open_dataset(config)
     texts = list(islice(dataset.train_batches(config.train.seed), BATCHES))
     return Workload(config, dataset.tokenizer.vocabulary, texts)
-
-
-def flops_per_token(work: Workload, params: dict) -> float:
-    """Returns the FLOPs of training on a token that is not padding, as the ledger counts them."""
-    key = jax.random.key(work.config.train.seed)
-    flops = tokens = 0.0
-    objective = jax.jit(work.objective)
-    for text in work.texts:
-        batch = objective(jax.tree.map(jnp.asarray, text), key)
-        flops += training_flops(work.config.model, params, batch)
-        tokens += read_tokens(text)
-    return flops / tokens
 
 
 def run(work: Workload, budget: Budget, name: str) -> dict[str, Any]:
@@ -136,7 +123,13 @@ def measure(work: Workload, budget: Budget, name: str) -> dict[str, Any]:
         "compile_s": sum(seconds for seconds, _ in compiled),
         "temp_mib": max(mib for _, mib in compiled),
         "peak_mib": peak_mib(),
-        "flops_per_token": flops_per_token(work, params),
+        "flops_per_token": flops_per_token(
+            config.model,
+            params,
+            work.objective,
+            iter(work.texts),
+            jax.random.key(config.train.seed),
+        ),
         "flops_convention": TRAINING_CONVENTION,
     }
     tokens = sum(map(read_tokens, work.texts)) / len(work.texts)

@@ -65,24 +65,28 @@ class Writer:
         Raises:
           InputError: nothing could be read before so many tokens.
         """
-        self._model, self._objective, self._tokenizer = model, objective, tokenizer
+        self._objective, self._tokenizer = objective, tokenizer
         self._split = split(model)
         self._max_new, self._search = max_new, search
         self._pairs = objective.kind == "pair"
+        self._longest = model.config.max_length if model.config.positions == "learned" else None
+        self._two_sides = model.config.architecture == "encoder_decoder"
+        if self._longest and max_new > self._longest:
+            table = f"model.max_length = {self._longest} of the learned positions"
+            raise InputError(f"max_new = {max_new}: expected at most {table}")
         if self.limit < 1:
             raise InputError(f"max_new = {max_new}: leaves no room for what the model reads")
 
     @property
     def limit(self) -> int:
         """The most tokens of one text that can be read."""
-        config = self._model.config
         room = POSITIONS - self._max_new
-        if config.positions != "learned":
+        if not self._longest:
             return room
-        if config.architecture == "encoder_decoder":
-            return min(room, config.max_length)
+        if self._two_sides:
+            return min(room, self._longest)
         # One table for what is read, <sep> after it, and all that is written but the last token.
-        return min(room, config.max_length - self._max_new + (not self._pairs))
+        return min(room, self._longest - self._max_new + (not self._pairs))
 
     def check(self, text: str) -> None:
         """Refuses nothing: any text can be translated, or continued."""
@@ -147,8 +151,9 @@ class Writer:
     def _width(self, sequences: list[list[int]]) -> int:
         longest = max(map(len, sequences))
         width = -(-longest // WIDTH) * WIDTH
-        if self._model.config.positions == "learned":  # padding must not run off the table
-            width = min(width, max(longest, self._model.config.max_length - self._max_new))
+        if self._longest:  # padding must not run off the table
+            written = 0 if self._two_sides else self._max_new
+            width = min(width, max(longest, self._longest - written))
         return width
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array
 
-LEAST, GROWTH = 2**16, 16  # numbers in a draw: the least, or that times a power of GROWTH
+FEW, MANY = 2**16, 2**20  # numbers in a draw: FEW, or a multiple of MANY
 OF_TRUNCATED = np.float32(0.87962566103423978)  # deviation of a normal between -2 and 2
 
 
@@ -44,9 +44,8 @@ def normal(deviation: float) -> nnx.Initializer:
 def _draw(
     draw: Callable[[tuple[int]], Array], shape: tuple[int, ...], deviation: np.float32
 ) -> Array:
-    size = LEAST
-    while size < math.prod(shape):
-        size *= GROWTH
+    count = math.prod(shape)
+    size = FEW if count <= FEW else -(-count // MANY) * MANY
     return _cut(draw((size,)), deviation, shape)
 
 

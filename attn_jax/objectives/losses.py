@@ -63,14 +63,16 @@ def cross_entropy(
     N, V = hidden_ND.shape[0], table_VD.shape[0]
     if most_logits >= N * V:
         return _cross_entropy(hidden_ND, table_VD, targets_N)
-    piece = max(most_logits // V, 1)
-    hidden_PND = jnp.pad(hidden_ND, ((0, -N % piece), (0, 0))).reshape(
-        -1, piece, hidden_ND.shape[1]
-    )
-    targets_PN = jnp.pad(targets_N, (0, -N % piece)).reshape(-1, piece)
+    pieces = -(-N // max(most_logits // V, 1))
+
+    def deal(x: Array) -> Array:
+        """Piece i has every `pieces`-th target: a share of it lies on each device, as of all."""
+        x = jnp.pad(x, [(0, -N % pieces)] + [(0, 0)] * (x.ndim - 1))
+        return x.reshape(-1, pieces, *x.shape[1:]).swapaxes(0, 1)
+
     score = jax.checkpoint(lambda piece: _cross_entropy(piece[0], table_VD, piece[1]))
-    scores = jax.lax.map(score, (hidden_PND, targets_PN))
-    return jax.tree.map(lambda x: x.reshape(-1)[:N], scores)
+    scores = jax.lax.map(score, (deal(hidden_ND), deal(targets_N)))
+    return jax.tree.map(lambda x: x.swapaxes(0, 1).reshape(-1)[:N], scores)
 
 
 @jax.custom_vjp

@@ -7,7 +7,6 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
-import grain
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
@@ -75,10 +74,12 @@ class Checkpoints:
         """
         # As numpy, of which process 0 writes its copy. On CPU that may be a view of buffers which
         # the next step overwrites in place, so it is copied.
+        jax.tree.map(lambda x: x.copy_to_host_async(), state)  # all at once
         state = jax.tree.map(np.array, state)
         args = ocp.args.Composite(
             state=ocp.args.StandardSave(state),
-            data=grain.checkpoint.CheckpointSave(iterator),
+            # The same in all processes, so any number of them can go on.
+            data=ocp.args.JsonSave(iterator.get_state()),
             totals=ocp.args.JsonSave(asdict(totals)),
         )
         with self._saving():
@@ -93,11 +94,12 @@ class Checkpoints:
         step = self.latest
         args = ocp.args.Composite(
             state=ocp.args.StandardRestore(_as_numpy(like)),
-            data=grain.checkpoint.CheckpointRestore(iterator),
+            data=ocp.args.JsonRestore(),
             totals=ocp.args.JsonRestore(),
         )
         with self._reading(step):
             restored = self._manager.restore(step, args=args)
+            iterator.set_state(restored.data)
             return restored.state, Totals.of(restored.totals)
 
     def steps_up_to(self, step: int = 0, count: int = 1) -> list[int]:

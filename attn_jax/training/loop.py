@@ -136,16 +136,16 @@ class _Run:
         spec = StepSpec(self.graph, self.objective, self.optimizer, config)
         self.step = self.parallel.compile(spec)
         self.evaluation = Evaluation(config, dataset, self.objective, self.graph)
+        self.texts = self._texts()
         self.is_main = jax.process_index() == 0
 
     def run(self) -> dict[str, Any]:
         """Restores, trains, evaluates, and writes the ledger."""
         t = self.config.train
         state, totals = new_state(self.params, self.optimizer, t.seed), Totals()
-        texts = self._texts()
         with Checkpoints(self.workdir, t) as checkpoints:
             if checkpoints.latest is not None:
-                state, totals = checkpoints.restore(state, texts)
+                state, totals = checkpoints.restore(state, self.texts)
             start = int(state.step)
             log = MetricsLog(self.workdir, start, t.wandb) if self.is_main else None
             name = "/".join(self.workdir.parts[-2:])
@@ -154,7 +154,7 @@ class _Run:
                 rate = make_schedule(self.config.optimizer, t.steps)
                 reporter = Reporter(log, rate, totals, bar)
                 try:
-                    state = self._loop(state, start, texts, checkpoints, reporter)
+                    state = self._loop(state, start, checkpoints, reporter)
                 except FloatingPointError as error:
                     advice = self._advice(error, checkpoints.latest)
                     if self.is_main:
@@ -177,7 +177,6 @@ class _Run:
         self,
         state: TrainState,
         start: int,
-        texts: Iterator,
         checkpoints: Checkpoints,
         reporter: Reporter,
     ) -> TrainState:
@@ -185,7 +184,7 @@ class _Run:
         state = self.parallel.put_state(state)
         with _stop_on_signal() as stop:
             for step in range(start + 1, t.steps + 1):
-                text = next(texts)
+                text = next(self.texts)
                 reporter.totals.tokens += read_tokens(text) * jax.process_count()
                 state, sums = self.step(state, self.parallel.put_batch(text))
                 reporter.flush()  # the line before this step
@@ -196,7 +195,7 @@ class _Run:
                 if last or (t.eval_every and step % t.eval_every == 0):
                     self._evaluate_curve(step, state, reporter)
                 if last or stopping or step % t.checkpoint_every == 0:
-                    self._save(step, state, sums, texts, checkpoints, reporter)
+                    self._save(step, state, sums, checkpoints, reporter)
                 reporter.advance()
                 if stopping and not last:
                     raise WorkError(
@@ -225,14 +224,14 @@ class _Run:
         reporter.write(step, self.config.eval.split, numbers)
         reporter.skip_time()
 
-    def _save(self, step, state, sums, texts, checkpoints, reporter) -> None:
+    def _save(self, step, state, sums, checkpoints, reporter) -> None:
         reporter.flush()
         state = self.parallel.get(state)
         # The sums are those of the parameters before this step, so these are looked at too.
         norm = {"parameters": _norm(state.params)}
         refuse_not_finite(step, self.parallel.get(sums) | norm)
         reporter.totals.seconds = reporter.seconds()
-        checkpoints.save(state, texts, reporter.totals)
+        checkpoints.save(state, self.texts, reporter.totals)
         reporter.skip_time()
 
     def _finish(self, state: TrainState, totals: Totals) -> dict[str, Any]:

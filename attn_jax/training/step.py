@@ -109,7 +109,11 @@ def _sums_and_gradients(
 
 
 def _cut(x: Array, count: int) -> Array:
-    """Cuts the rows into `count` equal pieces, padding with rows of zeros (no weight)."""
+    """Deals the rows into `count` equal pieces, padding with rows of zeros (no weight).
+
+    Piece i has every `count`-th row from i on: of rows that are spread over devices, each device
+    then holds its share of every piece.
+    """
     missing = -x.shape[0] % count
     x = jnp.pad(x, [(0, missing)] + [(0, 0)] * (x.ndim - 1))
-    return x.reshape(count, -1, *x.shape[1:])
+    return x.reshape(-1, count, *x.shape[1:]).swapaxes(0, 1)

@@ -2,6 +2,7 @@
 
 import json
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -204,8 +205,16 @@ def test_a_config_is_trained_on_its_own_data(tiny_data):
     assert all(text.ids.shape == (4, 16) for text in work.texts)
 
 
-def test_the_ceiling_is_a_speed():
+def test_the_ceiling_is_a_speed(monkeypatch):
+    monkeypatch.setattr(roofline, "LONG", 0)
     assert 1e6 < roofline.ceiling("float32", (64, 16, 64), rounds=2) < 1e16
+
+
+def test_the_ceiling_is_of_programs_that_take_long(monkeypatch):
+    """Of short ones it would be the time that a call takes."""
+    monkeypatch.setattr(roofline, "_fastest", lambda a, b, c, pairs, rounds: 1e-3 + 1e-4 * pairs)
+    flops = jax.device_count() * 128 * 4 * 64 * 16 * 64
+    assert roofline.ceiling("float32", (64, 16, 64)) == pytest.approx(flops / 13.8e-3)
 
 
 def shapes_of(config, vocab):

@@ -97,10 +97,19 @@ def test_texts_of_the_limit_fit_the_table_of_positions_and_longer_ones_do_not(
     assert writer.cut(writer.read("12")) == writer.read("12")
 
 
+@pytest.mark.parametrize(("kind", "width"), [("encoder_decoder", 8), ("joined", 5)])
+def test_widths_are_rounded_up_as_far_as_the_table_goes(tiny, specials, kind, width):
+    """Few shapes compile; the source of an encoder-decoder has a table of its own."""
+    writer = make_writer(tiny, specials, kind)
+    assert [writer._width([[10] * n]) for n in (1, 4)] == [width, width]
+
+
 def test_no_room_is_refused(tiny, specials):
     model = tiny(positions="learned", max_length=8, num_layers=1)
-    with pytest.raises(InputError, match="max_new = 9: leaves no room"):
+    with pytest.raises(InputError, match=r"max_new = 9: expected at most model\.max_length = 8"):
         text.Writer(model, CausalLM(), Digits(specials), 9)
+    with pytest.raises(InputError, match=f"max_new = {text.POSITIONS}: leaves no room"):
+        text.Writer(tiny(num_layers=1), CausalLM(), Digits(specials), text.POSITIONS)
 
 
 def test_of_a_beam_the_best_text_is_taken(tiny, specials, monkeypatch):

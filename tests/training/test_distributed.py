@@ -4,7 +4,9 @@ import shutil
 import socket
 import subprocess
 import sys
+from functools import partial
 
+import jax
 import numpy as np
 import pytest
 from tiny_runs import LM, ROOT, read_lines, same_tree, saved_state
@@ -30,7 +32,7 @@ def train_together(config, workdir, count=2):
         assert process.returncode == 0, error.decode()
 
 
-def test_two_processes_equal_one_and_resume(tiny_data, tmp_path):
+def test_two_processes_equal_one_and_resume_as_two_or_one(tiny_data, tmp_path):
     together, alone = tmp_path / "together", tmp_path / "alone"
     fields = LM | {"data.batch_tokens": 64, "train.checkpoint_every": 5}
     train_together(tiny_data.config_file(tmp_path / "config.py", **fields), together)
@@ -47,3 +49,9 @@ def test_two_processes_equal_one_and_resume(tiny_data, tmp_path):
     (together / "ledger.json").unlink()
     train_together(tmp_path / "config.py", together)
     assert same_tree(saved_state(together, 12), last)
+    # From the same, as one process: the same batches, summed in another order.
+    shutil.rmtree(together / "checkpoints/12")
+    (together / "ledger.json").unlink()
+    train(tiny_data.config(**fields), together)
+    close = partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6)
+    jax.tree.map(close, saved_state(together, 12)["params"], last["params"])

@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 
+import jax
 import pytest
 from tiny_runs import (
     LM,
@@ -217,3 +218,12 @@ def test_a_foreign_folder_is_refused_and_an_empty_one_used(tiny_data, tmp_path):
     with pytest.raises(InputError, match="exists, and is not a run directory"):
         train(tiny_data.config(**LM), foreign)
     assert [path.name for path in foreign.iterdir()] == ["thesis.txt"]
+
+
+def test_rows_that_processes_cannot_share_are_refused_before_anything_is_written(
+    monkeypatch, tiny_data, tmp_path
+):
+    monkeypatch.setattr(jax, "process_count", lambda: 3)
+    with pytest.raises(InputError, match="4 rows cannot be divided over 3 processes"):
+        train(tiny_data.config(**LM), tmp_path / "run")
+    assert not (tmp_path / "run").exists()

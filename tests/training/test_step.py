@@ -12,7 +12,7 @@ from attn_jax.models.tokens import Tokens
 from attn_jax.objectives import OBJECTIVES
 from attn_jax.objectives.causal_lm import CausalLM
 from attn_jax.objectives.losses import token_losses
-from attn_jax.training.step import make_step, training_progress
+from attn_jax.training.step import _cut, make_step, training_progress
 
 PLAIN = {"optimizer__schedule": "constant", "optimizer__warmup_steps": 0}
 LEARNING = PLAIN | {
@@ -107,11 +107,17 @@ def test_the_mean_of_the_means_of_micro_batches_is_something_else(new_spec, text
     assert_close(once, whole)
 
 
+def test_a_micro_batch_has_rows_from_everywhere():
+    """Rows that are neighbours lie on one device: a piece of them would leave the others idle."""
+    pieces = _cut(jnp.arange(7), 3)
+    assert pieces.tolist() == [[0, 3, 6], [1, 4, 0], [2, 5, 0]]
+
+
 def test_micro_batches_have_dropout_of_their_own(new_spec, text_of):
     """With one key for both, twice the same rows would lose the same as once."""
     text = text_of("causal_lm")
-    twice = jax.tree.map(lambda x: jnp.concatenate([x[:4], x[:4]]), text)
-    once = jax.tree.map(lambda x: x.at[4:].set(0), twice)
+    twice = jax.tree.map(lambda x: jnp.repeat(x[:4], 2, axis=0), text)  # each in both pieces
+    once = jax.tree.map(lambda x: x.at[1::2].set(0), twice)
     for rate, differs in ((0.5, True), (0.0, False)):
         fields = {"train__accumulate": 2, "model__dropout": rate}
         a, b = (gradient_of(new_spec, "causal_lm", x, **fields)[0] for x in (twice, once))
