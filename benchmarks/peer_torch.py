@@ -19,6 +19,7 @@ except ImportError as error:
     sys.exit(f"error: no module {error.name!r} here; pip install -r requirements-peers.txt")
 
 WARM_UP = 2
+NO_TARGET = -100  # what `cross_entropy` leaves out
 
 
 class Layer(nn.Module):
@@ -33,7 +34,7 @@ class Layer(nn.Module):
         self.mlp_norm = nn.LayerNorm(width, bias=False)
         self.mlp = nn.Sequential(
             nn.Linear(width, 4 * width, bias=False),
-            nn.GELU(),
+            nn.GELU(approximate="tanh"),  # as jax.nn.gelu
             nn.Linear(4 * width, width, bias=False),
         )
 
@@ -102,11 +103,11 @@ def measure(o: argparse.Namespace) -> dict:
 
     def step() -> float:
         start = time.perf_counter()
-        ids = torch.randint(o.vocab, (o.batch, o.length + 1), device=device)
+        ids = torch.randint(o.vocab, (o.batch, o.length), device=device)
         if o.objective == "masked_lm":
-            inputs, targets, at = mask(ids[:, :-1], o.mask_rate, o.vocab)
+            inputs, targets, at = mask(ids, o.mask_rate, o.vocab)
         else:
-            inputs, targets, at = ids[:, :-1], ids[:, 1:], None
+            inputs, targets, at = ids, functional.pad(ids[:, 1:], (0, 1), value=NO_TARGET), None
         with torch.autocast(device, torch.bfloat16, enabled=half):
             loss = compiled(inputs, targets, at)
         loss.backward()

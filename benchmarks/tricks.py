@@ -20,7 +20,7 @@ from attn_jax.benchmark import train
 from attn_jax.benchmark.measure import Budget
 from attn_jax.benchmark.presets import TRAIN, choose
 from attn_jax.config import with_fields
-from attn_jax.models import attention, kernels, layers
+from attn_jax.models import attention, kernels, layers, transformer
 from attn_jax.objectives import losses
 from attn_jax.training import step
 from attn_jax.validation import validate
@@ -69,7 +69,7 @@ def derived_attention(patch: Patch) -> None:
 
 def derived_losses(patch: Patch) -> None:
     """Cross-entropy with the gradient that JAX derives."""
-    patch(losses, "_scores", lambda *args: losses._score(*args)[0])
+    patch(losses, "_cross_entropy", lambda *args: losses._forward(*args)[0])
 
 
 def all_positions(patch: Patch) -> None:
@@ -95,7 +95,8 @@ def bernoulli(patch: Patch) -> None:
             return x_ND
         return jnp.where(jax.random.bernoulli(key, 1 - rate, x_ND.shape), x_ND / (1 - rate), 0)
 
-    patch(layers, "dropout", dropout)
+    for module in (layers, transformer):
+        patch(module, "dropout", dropout)
 
 
 TRICKS = {

@@ -47,7 +47,7 @@ class Loss(Evaluator):
 
     def _measure(self, params: dict, objective: Objective) -> dict[str, Any]:
         subject = self._subject
-        rows: list[dict[str, np.ndarray]] = []
+        rows: list[dict[str, Array]] = []
         items = 0
         batches = subject.dataset.eval_batches(
             subject.config.eval.split, subject.config.eval.max_items
@@ -56,8 +56,9 @@ class Loss(Evaluator):
             # Masks are keyed by the row's number, so the size of a batch does not matter.
             first_row = jnp.int32(number * len(found))
             args = (params, text, first_row, self._token_bytes)
-            rows.append(jax.device_get(_row_sums(subject.graph, objective, *args)))
+            rows.append(_row_sums(subject.graph, objective, *args))
             items += int(np.count_nonzero(np.asarray(found) >= 0))
+        rows = jax.device_get(rows)  # at the end, so that no batch waits for another
         sums = {name: np.concatenate([row[name] for row in rows]).astype(float) for name in rows[0]}
         found = {"mask": objective.mask, "items": items}
         return found | _means(sums, "pseudo_" if objective.pseudo else "")

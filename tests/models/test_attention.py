@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from slow_model import slow_attend
 
 from attn_jax.errors import InputError
 from attn_jax.models import attention
@@ -18,31 +19,10 @@ from attn_jax.models.masks import visible
 from attn_jax.models.tokens import Tokens
 
 # Of the blockwise kernel: test_blockwise.py.
+cudnn_in_xla = partial(attend_cudnn, implementation="xla")
 KERNELS = pytest.mark.parametrize(
-    "kernel",
-    [attend, attend_dense, partial(attend_cudnn, implementation="xla")],
-    ids=["reference", "dense", "cudnn"],
+    "kernel", [attend, attend_dense, cudnn_in_xla], ids=["reference", "dense", "cudnn"]
 )
-
-
-def slow_attend(q, k, v, queries, keys, window=0):
-    """Softmax attention in float64, one query at a time over the keys it may see."""
-    q, k, v = (np.asarray(x, np.float64) for x in (q, k, v))
-    (B, H, T, K), G = q.shape, k.shape[1]
-    out = np.zeros((B, H, T, K))
-    queries, keys = jax.tree.map(np.asarray, (queries, keys))
-    for b in range(B):
-        for h in range(H):
-            for t in range(T):
-                seen = (keys.segments[b] == queries.segments[b, t]) & (keys.segments[b] != 0)
-                seen &= keys.blocks[b] <= queries.blocks[b, t]
-                if window:
-                    seen &= abs(keys.positions[b] - queries.positions[b, t]) < window
-                if seen.any():
-                    scores = k[b, h * G // H, seen] @ q[b, h, t] / np.sqrt(K)
-                    weights = np.exp(scores - scores.max())
-                    out[b, h, t] = weights / weights.sum() @ v[b, h * G // H, seen]
-    return out
 
 
 def example(H=4, G=2, T=5, S=6, K=4):
@@ -86,17 +66,18 @@ def gradients(kernel, *arguments, window=0):
     return [np.asarray(g) for g in jax.jit(jax.grad(total, (0, 1, 2)))(*arguments, factors)]
 
 
-def assert_equal_gradients(window=0):
+def assert_equal_gradients(kernel, window=0):
     arrays, queries, keys = example()
-    found = (gradients(k, *arrays, queries, keys, window=window) for k in (attend_dense, attend))
+    found = (gradients(k, *arrays, queries, keys, window=window) for k in (kernel, attend))
     for got, expected in zip(*found, strict=True):
         assert abs(expected).max() > 0.1
         np.testing.assert_allclose(got, expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("window", [0, 2])
-def test_kernel_gradients_equal_those_of_the_reference(window):
-    assert_equal_gradients(window)
+@pytest.mark.parametrize("kernel", [attend_dense, cudnn_in_xla], ids=["dense", "cudnn"])
+def test_kernel_gradients_equal_those_of_the_reference(kernel, window):
+    assert_equal_gradients(kernel, window)
 
 
 def test_planted_bugs_in_a_gradient_by_hand_are_found(monkeypatch):
@@ -113,7 +94,7 @@ def test_planted_bugs_in_a_gradient_by_hand_are_found(monkeypatch):
     for planted in (no_centering, unnormalized):
         monkeypatch.setattr(dense._attend, "bwd", planted)
         with pytest.raises(AssertionError):
-            assert_equal_gradients()
+            assert_equal_gradients(attend_dense)
 
 
 def test_the_slow_loop_finds_planted_bugs(monkeypatch):

@@ -7,8 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from slow_model import slow_logits
 
 from attn_jax.config import ModelConfig
+from attn_jax.models import layers, transformer
 from attn_jax.models.kernels import dense
 from attn_jax.models.layers import dropout
 from attn_jax.models.masks import visible
@@ -52,14 +54,26 @@ def name(fields):
     return "-".join(str(v) for v in fields.values())
 
 
+def with_different_ids(tokens, source):
+    """Two batches [T, T] in which no two tokens are the same."""
+    ids = jnp.arange(T * T, dtype=jnp.int32).reshape(T, T)
+    return tokens.replace(ids=ids), source.replace(ids=ids + T * T)
+
+
+@pytest.mark.parametrize("fields", MODELS, ids=name)
+def test_logits_equal_those_of_a_slow_model(tiny, fields):
+    model, (tokens, source) = tiny(**fields), with_different_ids(PACKED, SOURCE)
+    logits = model.logits(model(tokens, source))
+    np.testing.assert_allclose(logits, slow_logits(model, tokens, source), rtol=1e-4, atol=1e-4)
+
+
 def influence(model, tokens, source):
     """Where the gradient of each hidden state reaches: target tokens [T, T], source [T, T].
 
     All ids of the two batches are made different, so that the gradient with respect to the
     embedding table tells all tokens apart. Row t is there for hidden state t.
     """
-    ids = jnp.arange(T * T, dtype=jnp.int32).reshape(T, T)
-    tokens, source = tokens.replace(ids=ids), source.replace(ids=ids + T * T)
+    tokens, source = with_different_ids(tokens, source)
     graph, table, rest = nnx.split(model, nnx.PathContains("embedding"), ...)
     direction = jnp.asarray(np.random.default_rng(0).normal(size=(T, 8)), jnp.float32)
 
@@ -256,6 +270,29 @@ def test_a_model_drops_only_with_a_key(tiny, architecture):
     assert np.array_equal(first, again)
     assert abs(first - second).max() > 1e-3
     assert abs(first - run(model, None)).max() > 1e-3
+
+
+@pytest.mark.parametrize("architecture", ["encoder", "encoder_decoder"])
+def test_dropout_is_on_embeddings_and_branches_each_with_a_key_of_its_own(
+    tiny, monkeypatch, architecture
+):
+    """Halved where elements would be dropped, the logits are those of a slow model so halved."""
+    keys, (tokens, source) = [], with_different_ids(PACKED, SOURCE)
+
+    def halve(x, rate, key):
+        assert rate == 0.2
+        keys.append(tuple(np.asarray(jax.random.key_data(key))))
+        return x / 2
+
+    for module in (layers, transformer):
+        monkeypatch.setattr(module, "dropout", halve)
+    model = tiny(architecture=architecture, positions="learned", dropout=0.2)
+    logits = model.logits(model(tokens, source, key=jax.random.key(0)))
+    expected = slow_logits(model, tokens, source, kept=0.5)
+    np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-4)
+    one_side = 1 + 2 * 2  # embeddings, and two branches a layer
+    places = one_side if architecture == "encoder" else 2 * one_side + 2  # cross-attention
+    assert len(keys) == len(set(keys)) == places
 
 
 @pytest.mark.parametrize("architecture", ["decoder", "encoder_decoder"])

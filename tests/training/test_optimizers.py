@@ -115,9 +115,15 @@ def test_clipping_is_by_the_global_norm():
         np.testing.assert_allclose([free["a"][0], free["b"][0]], [-0.15, -0.2], rtol=1e-5)
 
 
-@pytest.mark.parametrize(("name", "field"), [("adam", "b2"), ("adamw", "eps"), ("sgd", "b1")])
+READ = {"adamw": "b1 b2 eps", "adam": "b1 b2 eps", "lion": "b1 b2", "sgd": "b1", "muon": "b1 b2"}
+
+
+@pytest.mark.parametrize(
+    ("name", "field"), [(name, field) for name in READ for field in READ[name].split()]
+)
 def test_the_numbers_reach_the_optimizer(name, field):
-    start = {"kernel": jnp.ones(2)}
-    gradient = lambda p: {"kernel": p["kernel"] * jnp.array([1.0, 0.1])}  # noqa: E731
-    usual = descend(name, start, gradient, 3)["kernel"]
-    assert not np.array_equal(usual, descend(name, start, gradient, 3, **{field: 0.3})["kernel"])
+    """With gradients of both signs, which is all that lion looks at."""
+    start = {"bias": jnp.linspace(0, 1, 20)}
+    gradient = lambda p: {"bias": jnp.sin(40 * p["bias"])}  # noqa: E731
+    usual = descend(name, start, gradient, 8)["bias"]
+    assert not np.array_equal(usual, descend(name, start, gradient, 8, **{field: 0.3})["bias"])

@@ -6,6 +6,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from attn_jax.errors import InputError
+from attn_jax.models.kernels.dense import zero_unseeing
 from attn_jax.models.masks import visible
 from attn_jax.models.tokens import Tokens
 
@@ -43,9 +44,7 @@ def attend_cudnn(
     mask = jnp.broadcast_to(_even(_even(seen, 1), 2)[:, None], (B, H, T + T % 2, S + S % 2))
     q, k, v = (_even(x, 2).swapaxes(1, 2) for x in (q_BHTK, k_BGSK, v_BGSK))
     y = jax.nn.dot_product_attention(q, k, v, mask=mask, implementation=implementation)
-    y_BHTK = y[:, :T].swapaxes(1, 2)
-    # A query that sees nothing weighs all keys alike; make it 0, and its gradients too.
-    return jnp.where(jnp.any(seen, axis=-1)[:, None, :, None], y_BHTK, 0)
+    return zero_unseeing(y[:, :T].swapaxes(1, 2), seen)
 
 
 def _even(x: Array, axis: int) -> Array:

@@ -29,11 +29,18 @@ def attend_dense(
     q_NRK = (q_BHTK * K**-0.5).reshape(B * G, H // G * T, K)
     k_NSK, v_NSK = (x.reshape(B * G, -1, K) for x in (k_BGSK, v_BGSK))
     y_BHTK = _attend(q_NRK, k_NSK, v_NSK, seen).reshape(B, H, T, K)
-    # A query that sees nothing weighs all keys alike; make it 0, and its gradients too.
+    return zero_unseeing(y_BHTK, seen)
+
+
+def zero_unseeing(
+    y_BHTK: Float[Array, "B H T K"], seen: Bool[Array, "B T S"]
+) -> Float[Array, "B H T K"]:
+    """Makes a query that sees nothing, which weighs all keys alike, 0, and its gradients too."""
     return jnp.where(jnp.any(seen, axis=-1)[:, None, :, None], y_BHTK, 0)
 
 
-def _product(spec: str, a: Array, b: Array) -> Array:
+def product(spec: str, a: Array, b: Array) -> Array:
+    """Returns the `einsum` of two arrays in float32, whatever their type."""
     return jnp.einsum(spec, a, b, preferred_element_type=jnp.float32)
 
 
@@ -45,7 +52,7 @@ def _attend(
 
 
 def _forward(q: Array, k: Array, v: Array, seen: Array) -> tuple[Array, tuple]:
-    scores = _product("nrk,nsk->nrs", q, k)
+    scores = product("nrk,nsk->nrs", q, k)
     B, T, S = seen.shape
     by_query = scores.reshape(B, -1, T, S)
     by_query = jnp.where(seen[:, None], by_query, jnp.finfo(jnp.float32).min)
@@ -53,18 +60,18 @@ def _forward(q: Array, k: Array, v: Array, seen: Array) -> tuple[Array, tuple]:
     weights = jnp.exp(scores - jnp.max(scores, axis=-1, keepdims=True))
     total = jnp.sum(weights, axis=-1, keepdims=True)
     weights = weights.astype(v.dtype)
-    y = (_product("nrs,nsk->nrk", weights, v) / total).astype(v.dtype)
+    y = (product("nrs,nsk->nrk", weights, v) / total).astype(v.dtype)
     return y, (q, k, v, weights, total, y)
 
 
 def _backward(saved: tuple, dy: Array) -> tuple[Array, Array, Array, None]:
     q, k, v, weights, total, y = saved
     dy = (dy / total).astype(v.dtype)
-    dv = _product("nrs,nrk->nsk", weights, dy)
+    dv = product("nrs,nrk->nsk", weights, dy)
     inner = jnp.sum((dy * y).astype(jnp.float32), axis=-1, keepdims=True)
-    dscores = (weights * (_product("nrk,nsk->nrs", dy, v) - inner)).astype(q.dtype)
-    dq = _product("nrs,nsk->nrk", dscores, k)
-    dk = _product("nrs,nrk->nsk", dscores, q)
+    dscores = (weights * (product("nrk,nsk->nrs", dy, v) - inner)).astype(q.dtype)
+    dq = product("nrs,nsk->nrk", dscores, k)
+    dk = product("nrs,nrk->nsk", dscores, q)
     return dq.astype(q.dtype), dk.astype(k.dtype), dv.astype(v.dtype), None
 
 
