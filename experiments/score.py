@@ -4,7 +4,8 @@ python -m experiments.score --workdir=DIR --input=FILE|- [--output=FILE|-]
     [--method=own|causal|pll|pll_within_word|pll_whole_word|pll_global|fused|prefix]
     [--per_token] [--step=N] [--average_last=10] [--truncate]
 
-With prefix, which is a translation model's own, a line is source<TAB>target.
+With prefix, the own method of translation models and of prefix_lm, a line is source<TAB>target;
+to one stack on text it may also be a text alone, which then scores as with causal.
 """
 
 from pathlib import Path

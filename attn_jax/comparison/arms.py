@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from attn_jax.comparison.grid import Point, point_name
-from attn_jax.comparison.metrics import MARGINS, METRICS, pattern_of
+from attn_jax.comparison.metrics import MARGINS, METRICS, NAMES, is_known
 from attn_jax.comparison.runs import read_results
 from attn_jax.config import Config, Section, check_types, diff, flatten, names_in, with_fields
 from attn_jax.errors import InputError, nearest
@@ -179,16 +179,23 @@ def _check_types(study: Study) -> None:
 def _check_margins(study: Study) -> None:
     for name, margin in study.margins.items():
         where = f"study {study.name!r}: margins: {name!r}"
-        if not isinstance(name, str) or (name not in METRICS and pattern_of(name) is None):
-            raise InputError(f"{where}: no such metric{nearest(str(name), list(METRICS))}")
+        if not isinstance(name, str) or not is_known(name):
+            raise InputError(f"{where}: no such metric{nearest(str(name), (*METRICS, *NAMES))}")
         if type(margin) not in (int, float) or not 0 <= margin < inf:
             raise InputError(f"{where} = {margin!r}: expected a number, 0 or above")
-    own = {item.split(".")[0] for item in study.declared} & {"objective", "data", "tokenizer"}
+    own = [name for name in (*study.declared, *study.grid) if changes_loss(str(name))]
     if own and _compares_losses(study):
         raise InputError(
             f"study {study.name!r}: margins: losses cannot be compared between arms that differ in "
-            f"{min(own)}: they are over other tokens, and a pseudo-perplexity is no perplexity"
+            f"{own[0]}: they are over other tokens, and a pseudo-perplexity is no perplexity"
         )
+
+
+def changes_loss(name: str) -> bool:
+    """Tells whether losses under different values of a config field are over other tokens."""
+    section = name.split(".")[0]
+    # Not label smoothing: the loss is evaluated without it.
+    return section in ("objective", "data", "tokenizer") and name != "objective.label_smoothing"
 
 
 def _compares_losses(study: Study) -> bool:
@@ -253,7 +260,8 @@ def refuse_unequal_facts(runs: list[Run]) -> None:
     """Raises InputError unless finished runs saw the same data and were scored on the same."""
     _refuse_unequal({str(run): _facts(run) for run in runs})
     for seed in {run.seed for run in runs}:
-        _refuse_unequal({str(run): _order(run) for run in runs if run.seed == seed})
+        same_seed = [run for run in runs if run.seed == seed]
+        _refuse_unequal({str(run): _order(run) | _start(run) for run in same_seed})
 
 
 def _refuse_unequal(facts: dict[str, dict[str, Any]]) -> None:
@@ -297,6 +305,14 @@ def _order(run: Run) -> dict[str, Any]:
     if {"data", "tokenizer"} & {name.split(".")[0] for name in run.study.declared}:
         return {}
     return {"order_fingerprint": read_json(run.directory / "ledger.json").get("order_fingerprint")}
+
+
+def _start(run: Run) -> dict[str, Any]:
+    """The checkpoint that the arms of one seed start from; the newest may be another by now."""
+    path = run.directory / "init.json"
+    if {"train.init_from", "train.init_step"} & set(run.study.declared) or not path.exists():
+        return {}
+    return {f"{name} in init.json": value for name, value in read_json(path).items()}
 
 
 def _fingerprints(study: Study) -> list[str]:

@@ -7,7 +7,7 @@ BUDGETS = {  # name in ledger.json -> name in words
     "parameters_non_embedding": "parameters without embeddings",
     "training_flops": "training FLOPs",
     "tokens_seen": "tokens seen",
-    "loss_bearing_tokens": "loss-bearing tokens",
+    "loss_bearing_tokens": "loss-bearing tokens",  # by weight: at source_loss 0.5 one is a half
 }
 
 TOLERANCE = 0.01  # arms within this share of the largest count as matched

@@ -13,7 +13,7 @@ from scipy.special import betaincinv
 
 from attn_jax.comparison.items import Items, bootstrap_interval, randomisation
 from attn_jax.comparison.runs import Json
-from attn_jax.comparison.statistics import ALPHA, paired, paired_t, sign_flip
+from attn_jax.comparison.statistics import ALPHA, least_sign_flip, paired, paired_t, sign_flip
 
 RESAMPLES = 500  # of a bootstrap or a randomisation: enough to tell 5 %, as it is done so often
 LEAST_SEEDS = 4  # of an arm whose seeds are split: two groups of two
@@ -31,6 +31,7 @@ class Rate:
     low: float  # of the 95 % interval of the rate (Clopper and Pearson 1934)
     high: float
     offered: bool  # whether a claim about this null may rest on the test
+    reachable: bool  # whether its p can be as small as 5 % in groups of this size
 
     @property
     def passes(self) -> bool:
@@ -65,6 +66,11 @@ TESTS: dict[str, tuple[Callable[[Items, Items], bool], str, tuple[str, ...]]] = 
 }
 
 
+def items_needed(group: int) -> int:
+    """Returns how many items can be dealt: two for each of twice `group` hands."""
+    return 2 * 2 * group
+
+
 def calibrate(arm: Items, splits: int, group: int, key: int = 0) -> list[Rate]:
     """Counts how often each test calls two groups of one arm different at 5 %.
 
@@ -74,7 +80,7 @@ def calibrate(arm: Items, splits: int, group: int, key: int = 0) -> list[Rate]:
     models differ too. A test of text alone is shown there as well, but not offered.
 
     Args:
-      arm: the items of all its seeds.
+      arm: the items of all its seeds, at least `items_needed(group)`.
       splits: how often to split.
       group: runs in each group when items are split.
       key: of the splits.
@@ -92,12 +98,15 @@ def rates(null: str, pairs: Iterator[tuple[Items, Items]]) -> list[Rate]:
       null: "seeds" or "items", what the groups differ in by chance.
       pairs: two groups of items each, drawn from the same distribution.
     """
-    calls = [[test(a, b) for test, _, _ in TESTS.values()] for a, b in pairs]
-    found = []
+    calls, seeds, found = [], 0, []
+    for a, b in pairs:
+        calls.append([test(a, b) for test, _, _ in TESTS.values()])
+        seeds = len(a.numbers)
     for (name, (_, covers, nulls)), own in zip(TESTS.items(), np.transpose(calls), strict=True):
         called, total = int(own.sum()), len(own)
         ends = binomial_interval(called, total)
-        found.append(Rate(null, name, covers, called, total, *ends, offered=null in nulls))
+        reachable = name != "sign flips" or least_sign_flip(seeds) <= ALPHA
+        found.append(Rate(null, name, covers, called, total, *ends, null in nulls, reachable))
     return found
 
 
@@ -113,12 +122,17 @@ def table(found: list[Rate]) -> str:
     rows = [("split", "test", "covers", "called different", "95 % interval", "at most 5 %")]
     for rate in found:
         share = f"{rate.called} of {rate.splits} ({100 * rate.called / rate.splits:.1f} %)"
-        verdict = "yes" if rate.passes else "NO" if rate.offered else "no, and not offered here"
         ends = f"{100 * rate.low:.1f} to {100 * rate.high:.1f} %"
-        rows.append((rate.null, rate.test, rate.covers, share, ends, verdict))
+        rows.append((rate.null, rate.test, rate.covers, share, ends, _verdict(rate)))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
     return "\n".join(lines)
+
+
+def _verdict(rate: Rate) -> str:
+    if not rate.reachable:
+        return "cannot reach 5 %"
+    return "yes" if rate.passes else "NO" if rate.offered else "no, and not offered here"
 
 
 def as_json(found: list[Rate]) -> list[Json]:

@@ -1,6 +1,7 @@
 """Reads the finished runs of a study into one plain dict, from which the report is rendered."""
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations
@@ -12,15 +13,14 @@ from attn_jax.comparison.arms import Run, check_runs, is_finished
 from attn_jax.comparison.budgets import BUDGETS, describe_budgets
 from attn_jax.comparison.items import Items
 from attn_jax.comparison.kept_items import read_items
-from attn_jax.comparison.metrics import OWN_BITS
+from attn_jax.comparison.metrics import MARGINS, OWN_BITS, matching
 from attn_jax.comparison.runs import Json, Number, read_curves, read_results
 from attn_jax.comparison.statistics import summarize
 from attn_jax.comparison.verdicts import compare_arms
 from attn_jax.config import flatten
 from attn_jax.errors import InputError
+from attn_jax.evaluation.results import MASKS, flat_numbers
 from attn_jax.files import read_json, write_whole
-
-MASKS = ("causal", "prefix", "bidirectional")  # from the narrowest view to the widest
 
 BASELINES = ("unigram", "trigram", "copy")  # prefixes of scores that need no model
 
@@ -43,9 +43,11 @@ def collect(runs: list[Run]) -> Json:
       A dict ready for JSON. Over arms: `declared` (field -> arm -> value), `budgets` and `metrics`
       (arm -> name -> summary with `values`, one a seed), `masks` (arm -> bits under each mask),
       `curves` ("train" and "evaluation" -> name -> arm -> mean, min and max a step),
-      `differences` (what `compare_arms` returns) and `overtakes` between two arms. Of the study:
-      `name`, `question`, `arms`, `seeds`, `matched` and `differ` (budgets in words), `baselines`,
-      `items`, `signatures`, `examples`, `provenance`.
+      `differences` (what `compare_arms` returns), `diverged` (of an arm and metric without a
+      number: how many of its `seeds` diverged) and `overtakes` between two arms. Of the study:
+      `name`, `question`, `arms`, `seeds`, `matched` and `differ` (budgets in words),
+      `not_compared` (margins without numbers), `baselines`, `items`, `signatures`, `examples`,
+      `provenance`.
 
     Raises:
       InputError: no run is finished, or `check_runs` refuses them.
@@ -59,6 +61,7 @@ def collect(runs: list[Run]) -> Json:
     budgets = {name: _budgets(arm) for name, arm in arms.items()}
     metrics = {name: _metrics(arm) for name, arm in arms.items()}
     masks = {name: _masks(arm) for name, arm in arms.items() if _masks(arm)}
+    differences = _differences(arms, metrics, study.margins)
     curves = {"train": _curves(arms, "train"), "evaluation": _curves(arms, "evaluation")}
     return {
         "name": study.name,
@@ -69,7 +72,9 @@ def collect(runs: list[Run]) -> Json:
         "budgets": budgets,
         **describe_budgets(_means(budgets)),
         "metrics": metrics,
-        "differences": _differences(arms, metrics, study.margins),
+        "differences": differences,
+        "diverged": list(_diverged(arms)),
+        "not_compared": _not_compared(study.margins, differences),
         "curves": curves,
         "masks": masks,
         "overtakes": list(_overtakes(masks, curves["evaluation"].get(OWN_BITS, {}))),
@@ -116,7 +121,7 @@ def _means(budgets: dict[str, dict[str, Json]]) -> dict[str, dict[str, Number]]:
 
 def _metrics(arm: _Arm) -> dict[str, Json]:
     """Summarizes every number that all seeds of an arm have."""
-    seeds = [dict(_numbers(results)) for results in arm.results]
+    seeds = [flat_numbers(results) for results in arm.results]
     for run, numbers in zip(arm.runs, seeds, strict=True):
         for name, value in numbers.items():
             if not isfinite(value):
@@ -125,12 +130,25 @@ def _metrics(arm: _Arm) -> dict[str, Json]:
     return {name: _over_seeds([numbers[name] for numbers in seeds]) for name in names}
 
 
-def _numbers(results: Json, prefix: str = "") -> Iterator[tuple[str, Number]]:
-    for name, value in results.items():
-        if isinstance(value, dict):
-            yield from _numbers(value, f"{prefix}{name}/")
-        elif isinstance(value, Number) and not isinstance(value, bool):
-            yield prefix + name, value
+def _diverged(arms: dict[str, _Arm]) -> Iterator[Json]:
+    """The accuracies that an arm lacks because classifiers of some of its seeds diverged."""
+    for name, arm in arms.items():
+        lost = Counter(
+            f"{evaluator}/{mask}/accuracy"
+            for results in arm.results
+            for evaluator, found in results.items()
+            for mask in MASKS
+            if isinstance(found.get(mask), dict) and found[mask].get("diverged")
+        )
+        for metric, count in lost.items():
+            yield {"arm": name, "metric": metric, "diverged": count, "seeds": len(arm.runs)}
+
+
+def _not_compared(margins: dict[str, Number], differences: list[Json]) -> list[str]:
+    """The study's own margins, not those of every study, that no two arms have a number for."""
+    compared = [row["metric"] for row in differences]
+    own = [name for name, margin in margins.items() if MARGINS.get(name) != margin]
+    return [name for name in own if not matching(name, compared)]
 
 
 def _differences(

@@ -6,6 +6,7 @@ import numpy as np
 
 from attn_jax.comparison.items import Items
 from attn_jax.comparison.runs import Json
+from attn_jax.config import Config, diff
 from attn_jax.errors import InputError, nearest
 from attn_jax.files import read_json
 from attn_jax.training.run_directory import finished_ledger, items_path, read_config
@@ -49,7 +50,8 @@ def arm_items(root: Path, arm: str, metric: str, least: int) -> tuple[str, str, 
       least: items that are needed.
 
     Raises:
-      InputError: there is no such arm, no such metric, or too few items.
+      InputError: there is no such arm, no such metric, or too few items, or its runs differ in
+        more than their seeds.
     """
     arms = sorted({path.parent.parent.name for path in root.glob("*/seed-*/eval")})
     if not arms:
@@ -58,16 +60,31 @@ def arm_items(root: Path, arm: str, metric: str, least: int) -> tuple[str, str, 
     if arm not in arms:
         raise InputError(f"arm = {arm!r}: not in {root}{nearest(arm, arms)}")
     paths = root.glob(f"{arm}/seed-*")
-    runs = [(path, read_config(path).train.steps) for path in sorted(paths)]
-    found = read_items([run for run in runs if finished_ledger(*run)])
+    configs = {path: read_config(path) for path in sorted(paths)}
+    runs = [(path, config.train.steps) for path, config in configs.items()]
+    finished = [run for run in runs if finished_ledger(*run)]
+    _refuse_unlike([(path, configs[path]) for path, _ in finished])
+    found = read_items(finished)
     if not found:
         raise InputError(f"arm = {arm!r}: no finished run in {root} kept scores of single items")
     metric = metric or next(iter(found))
     if metric not in found:
         raise InputError(f"metric = {metric!r}: not kept in {root}{nearest(metric, list(found))}")
     if found[metric].count < least:
-        raise InputError(f"metric = {metric!r}: {found[metric].count} items, needs {least}")
+        count = found[metric].count
+        raise InputError(
+            f"metric = {metric!r}: {count} items, needs {least}, and fewer with a smaller group"
+        )
     return arm, metric, found[metric]
+
+
+def _refuse_unlike(runs: list[tuple[Path, Config]]) -> None:
+    """Raises InputError if runs of an arm differ in more than their seeds."""
+    for path, config in runs[1:]:
+        first, first_config = runs[0]
+        for name, (a, b) in diff(first_config, config).items():
+            if name != "train.seed":
+                raise InputError(f"runs {first} and {path} differ in {name}: {a!r} against {b!r}")
 
 
 def _by_metric(stored: Json) -> Json:

@@ -3,6 +3,8 @@
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
+from attn_jax.evaluation.methods import METHODS
+
 OWN_BITS = "shared_positions/own_bits"
 
 
@@ -30,6 +32,18 @@ METRICS = {  # the columns of the key table, in order; a "*" stands for any name
     "loss/pseudo_perplexity": Metric("pseudo-perplexity", 2, "pseudo-perplexity", False),
 }
 
+_PARTS = {  # what the "*" of an evaluator's metrics may be
+    "minimal_pairs": tuple(METHODS),
+    "cloze": tuple(METHODS),
+    "probe": ("causal", "bidirectional"),
+    "fine_tuning": ("causal", "bidirectional"),
+}
+NAMES = tuple(  # every metric that there may be
+    pattern.replace("*", part)
+    for pattern in METRICS
+    for part in _PARTS.get(pattern.partition("/")[0], ("",))
+)
+
 # In which metrics arms are compared, and the difference that does not matter: small beside what
 # papers report, a convention and nothing more. A study may set its own.
 MARGINS = {
@@ -47,6 +61,11 @@ MARGINS = {
 def pattern_of(name: str) -> str | None:
     """Returns the key of METRICS that covers a metric, or None."""
     return next((pattern for pattern in METRICS if fnmatchcase(name, pattern)), None)
+
+
+def is_known(pattern: str) -> bool:
+    """Tells whether a name, or a pattern of names, covers a metric that there may be."""
+    return pattern_of(pattern) is not None and bool(matching(pattern, list(NAMES)))
 
 
 def metric_of(name: str) -> Metric:

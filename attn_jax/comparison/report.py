@@ -9,9 +9,9 @@ from markupsafe import Markup
 
 from attn_jax.comparison import figures, sensitivity, wording
 from attn_jax.comparison.budgets import BUDGETS
-from attn_jax.comparison.collect import MASKS
 from attn_jax.comparison.metrics import METRICS, OWN_BITS, matching, metric_of
 from attn_jax.comparison.runs import Json, Number
+from attn_jax.evaluation.results import MASKS
 from attn_jax.files import write_whole
 
 
@@ -56,6 +56,9 @@ def _view(name: str, study: Json, palette: dict[str, str]) -> Json:
     return study | {
         "key": name,
         "findings": wording.findings(study),
+        "notes": wording.notes(study),
+        "equal": wording.equal(study),
+        "compares_losses": any(x["metric"].startswith("loss/") for x in study["differences"]),
         "overtaken": wording.overtakes(study),
         "columns": columns,
         "verdicts": _verdicts(study["differences"]),

@@ -100,6 +100,11 @@ def sign_flip(differences: Sequence[Number], trials: int = 10_000, key: int = 0)
     return float(reached.mean() if exact else (reached.sum() + 1) / (trials + 1))
 
 
+def least_sign_flip(n: int) -> float:
+    """Returns the least p that `sign_flip` counts for `n` seeds, of up to 12."""
+    return 2 / 2**n
+
+
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
     """Adjusts p-values for their number, by Holm's step-down method (Holm 1979).
 

@@ -12,6 +12,7 @@ import numpy as np
 from attn_jax.comparison.arms import (
     Run,
     Study,
+    changes_loss,
     is_finished,
     parse_seeds,
     plan_run,
@@ -158,9 +159,7 @@ def _check_metric(study: Study) -> None:
         hint = nearest(metric, GRID_METRICS)
         raise InputError(f"grid_metric = {metric!r}: expected one of {allowed}{hint}")
     for name in study.grid:
-        # Not label smoothing: the loss is evaluated without it.
-        task = name.startswith("objective.") and name != "objective.label_smoothing"
-        if task and metric == "loss/loss":
+        if metric == "loss/loss" and changes_loss(name):
             raise InputError(
                 f"{name} changes what the loss is over: grid_metric = 'loss/loss' cannot compare "
                 "its values"
@@ -173,6 +172,11 @@ def _refuse_unscored(run: Run) -> None:
         raise InputError(
             f"study {run.study.name!r}, grid_metric = {run.study.grid_metric!r}: needs "
             f"{evaluator!r} in eval.evaluators, which is {run.config.eval.evaluators!r}"
+        )
+    if run.study.grid_metric == "loss/loss" and run.config.objective.name == "mixture":
+        raise InputError(
+            f"study {run.study.name!r}, grid_metric = 'loss/loss': arm {run.arm!r} has "
+            "objective.name = 'mixture', which has two losses; expected another metric"
         )
 
 

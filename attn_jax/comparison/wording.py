@@ -63,6 +63,33 @@ def findings(study: Json) -> list[str]:
     return [sentence for sentence in found if sentence]
 
 
+def notes(study: Json) -> list[str]:
+    """Says which numbers one would look for and not find."""
+    lost = [
+        f"{metric_of(x['metric']).words}: {x['diverged']} of {x['seeds']} seeds of the {x['arm']} "
+        "diverged, so it has no number"
+        for x in study["diverged"]
+    ]
+    absent = [
+        f"no two arms have a number for {name}, one of the study's margins, so none is compared"
+        for name in study["not_compared"]
+    ]
+    return [_sentence(text) for text in (*lost, *absent)]
+
+
+def equal(study: Json) -> str:
+    """Says in what the arms are equal beside what is declared, as far as it was checked."""
+    declared = {name.split(".")[0] for name in study["declared"]}
+    tuned = list((study.get("sweep") or {}).get("fields", ()))
+    but = f" but for those that they were tuned in ({', '.join(tuned)})" if tuned else ""
+    fields = f"in every other field of their configs{but}"
+    shared = [f"in their {name}" for name in ("data", "tokenizer") if name not in declared]
+    return (
+        f"The arms are equal {_listed([fields, *shared])}; this is checked before and after "
+        "training."
+    )
+
+
 def overtake(pair: Json) -> str:
     """Says when, in the mean over seeds, the arm with the wider view got ahead of the other."""
     fewer = f"needs fewer bits than the {pair['narrow']}"
@@ -149,8 +176,18 @@ def _claim(study: Json, name: str) -> str:
         return ""
     if row["n"] == 1:
         words = metric_of(name).words
-        return f"That is one seed, no claim: the {best} is ahead of the {second} in {words}."
-    return _sentence(f"{metric_of(name).words}: {row['verdict']}")
+        ahead = f"the {best} is ahead of the {second} in {words}"
+        return f"That is one seed, no claim: {ahead}{_caveat(study, row)}."
+    return _sentence(f"{metric_of(name).words}: {row['verdict']}{_caveat(study, row)}")
+
+
+def _caveat(study: Json, row: Json) -> str:
+    """Only of bits, where one of two arms is told more than the other."""
+    if row["metric"] != OWN_BITS:
+        return ""
+    a, b = (study["masks"][row[x]]["own_mask"] == "bidirectional" for x in "ab")
+    told = "; one of them sees both sides, so fewer bits do not make a better model of the text"
+    return told if a != b else ""
 
 
 def _losses(study: Json) -> str:

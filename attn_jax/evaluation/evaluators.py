@@ -14,6 +14,7 @@ from attn_jax.evaluation.fine_tuning import FineTuning
 from attn_jax.evaluation.loss import Loss
 from attn_jax.evaluation.minimal_pairs import MinimalPairs
 from attn_jax.evaluation.probe import Probe
+from attn_jax.evaluation.results import flat_numbers
 from attn_jax.evaluation.shared_positions import SharedPositions
 from attn_jax.evaluation.translation import TranslationQuality
 from attn_jax.objectives import Objective
@@ -78,14 +79,3 @@ def refuse_unfit(config: Config, dataset: Dataset, objective: Objective) -> None
             problem = EVALUATORS[name].problem(config, objective)
             if problem:
                 raise InputError(f"eval.{field}: {name!r} needs {problem}")
-
-
-def flat_numbers(results: dict[str, Any], prefix: str = "") -> dict[str, int | float]:
-    """Returns the numbers in nested dicts, their keys joined by `/`; leaves out anything else."""
-    flat: dict[str, int | float] = {}
-    for name, value in results.items():
-        if isinstance(value, dict):
-            flat |= flat_numbers(value, f"{prefix}{name}/")
-        elif isinstance(value, int | float):
-            flat[prefix + name] = value
-    return flat

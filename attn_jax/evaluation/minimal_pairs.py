@@ -111,8 +111,8 @@ def read_paradigms(path: str, most: int = 0) -> list[Paradigm]:
 
     Args:
       path: a .jsonl file, or a folder or a .zip of them. Each line has `sentence_good` and
-        `sentence_bad`, and may have `UID` (else the file's name counts), `linguistics_term` and
-        `field`.
+        `sentence_bad`, and may have `UID` (else the file's name without ".jsonl" counts),
+        `linguistics_term` and `field`.
       most: pairs of a paradigm that are kept, drawn evenly and always the same; 0 means all.
 
     Raises:
@@ -121,8 +121,10 @@ def read_paradigms(path: str, most: int = 0) -> list[Paradigm]:
     groups: dict[str, list[tuple[str, str]]] = defaultdict(list)
     about: dict[str, tuple[str, str]] = {}
     for where, item in json_lines(FIELD, path):
-        name = str(item.get("UID") or Path(where).name.partition(".")[0])
-        about.setdefault(name, tuple(str(item.get(k, "")) for k in ("linguistics_term", "field")))
+        file = Path(where).name.rpartition(":")[0]  # without the number of the line
+        name = str(item.get("UID") or file.removesuffix(".jsonl"))
+        told = (item.get(key) or "" for key in ("linguistics_term", "field"))
+        about.setdefault(name, tuple(map(str, told)))
         pair = tuple(text_of(where, item, f"sentence_{side}") for side in ("good", "bad"))
         groups[name].append(pair)
     if not groups:

@@ -16,7 +16,7 @@ from attn_jax.evaluation.score_batches import (
     score_pairs,
     width_of,
 )
-from attn_jax.evaluation.scorers import Item, Scorer, Scores, read_on
+from attn_jax.evaluation.scorers import Item, Scorer, Scores, cut_text, read_on
 from attn_jax.objectives import Objective
 from attn_jax.objectives.translation import PrefixTranslation, Translation
 
@@ -119,9 +119,7 @@ class SpanScorer(PairScorer):
 
     def cut(self, item: Item) -> Item:
         """Drops the oldest tokens of the source first, then the end of the target."""
-        target = item.target[: self.limit - 3]
-        over = max(len(item.source) + len(target) + 3 - self.limit, 0)
-        return Item(item.source[over:], target)
+        return cut_text(item, self.limit - 3)
 
     def predicted(self, item: Item) -> Sequence[int]:
         """Returns the ids that are scored."""

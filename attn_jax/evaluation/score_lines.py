@@ -6,11 +6,14 @@ from textwrap import shorten
 
 from attn_jax.data.tokenizers import Tokenizer
 from attn_jax.errors import InputError
-from attn_jax.evaluation.scorers import Item, Scorer
+from attn_jax.evaluation.scorers import Item, Scorer, TextScorer
 
 
 class LineScorer:
-    """Turns lines into scores: texts, or `source<TAB>target` if the method is "prefix"."""
+    """Turns lines into scores: texts, or `source<TAB>target` if the method is "prefix".
+
+    One stack on text takes both then: of a text alone the source is empty.
+    """
 
     def __init__(self, scorer: Scorer, params: dict, tokenizer: Tokenizer, per_token: bool = False):
         """Keeps what all lines have in common.
@@ -39,15 +42,17 @@ class LineScorer:
 
     def check(self, text: str) -> None:
         """Raises InputError for a line that is not what the method scores."""
-        if self._scorer.method == "prefix":
-            target = text.partition("\t")[2]
-            if not target.strip() or "\t" in target:
-                line = shorten(text, 40)
-                raise InputError(f"{line!r}: expected source<TAB>target with method = 'prefix'")
+        _, tab, target = text.partition("\t")
+        one_stack = isinstance(self._scorer, TextScorer)
+        if self._scorer.method != "prefix" or (one_stack and not tab):
+            return
+        if not target.strip() or "\t" in target:
+            form = "source<TAB>target" + (", or a text" if one_stack else "")
+            raise InputError(f"{shorten(text, 40)!r}: expected {form} with method = 'prefix'")
 
     def read(self, text: str) -> Item:
         """Returns the ids of a line."""
-        pair = self._scorer.method == "prefix"
+        pair = self._scorer.method == "prefix" and "\t" in text
         source, _, target = text.partition("\t") if pair else ("", "", text)
         return self._scorer.read(source, target)
 

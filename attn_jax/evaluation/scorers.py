@@ -117,9 +117,7 @@ class TextScorer(Scorer):
 
     def cut(self, item: Item) -> Item:
         """Drops the oldest tokens of the source first, then the end of the target."""
-        target = item.target[: self.limit - 2]
-        over = max(len(item.source) + len(target) + 2 - self.limit, 0)
-        return Item(item.source[over:], target)
+        return cut_text(item, self.limit - 2)
 
     def read(self, source: str, target: str) -> Item:
         """Returns the ids of a source and of what follows it."""
@@ -162,6 +160,13 @@ class TextScorer(Scorer):
             hidden = hidden_places(method, np.cumsum(starts), places)
         rows = np.where(hidden, np.int32(specials.mask), ids[None])
         return Copies(rows, prefix, places[:, None] - shift, targets[:, None])
+
+
+def cut_text(item: Item, room: int) -> Item:
+    """Returns at most `room` tokens: the source loses its oldest first, then the target its end."""
+    target = item.target[:room]
+    over = max(len(item.source) + len(target) - room, 0)
+    return Item(item.source[over:], target)
 
 
 def read_on(tokenizer: Tokenizer, source: str, target: str) -> Item:

@@ -16,10 +16,10 @@ from attn_jax.config import Config
 from attn_jax.data.pipeline import Dataset
 from attn_jax.evaluation.evaluator import Evaluator, Subject
 from attn_jax.evaluation.ngram import NGrams
+from attn_jax.evaluation.results import MASKS
 from attn_jax.models.tokens import Tokens
 from attn_jax.objectives import Objective
 
-MASKS = ("causal", "prefix", "bidirectional")
 CHUNK = 64  # positions, each with its row, in one forward pass
 NUM_SAMPLES = 6  # positions shown in the report
 NUM_GUESSES = 4  # likeliest tokens shown for each

@@ -8,6 +8,7 @@ from sacrebleu.metrics import BLEU, CHRF, TER
 from sacrebleu.metrics.bleu import BLEUScore
 
 from attn_jax.data.batches import spread
+from attn_jax.data.sources.source import digest
 from attn_jax.decoding.beam import Beam
 from attn_jax.decoding.sampling import GREEDY
 from attn_jax.decoding.text import Writer
@@ -34,6 +35,7 @@ class TranslationQuality(Evaluator):
         self._sources = [source for source, _ in pairs]
         whole = subject.dataset.tokenizer.whole
         self._references = [whole(reference) for _, reference in pairs]
+        self._fingerprint = digest(*map(whole, self._sources), *self._references)
 
     def run(self, params: dict) -> dict[str, Any]:
         """Returns scores in per cent (exact match) and points (BLEU, chrF, TER), and samples.
@@ -54,6 +56,7 @@ class TranslationQuality(Evaluator):
         return {
             "split": subject.config.eval.split,
             "items": len(hypotheses),
+            "fingerprint": self._fingerprint,
             "cut": cut,
             "decoding": f"beam {beam}, length penalty {penalty:g}" if beam > 1 else "greedy",
             **self._scores(hypotheses),

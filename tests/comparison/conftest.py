@@ -295,6 +295,15 @@ def collected(tmp_path_factory):
     return {study.name: collect(write_runs(study, root / study.name)) for study in studies}
 
 
+@pytest.fixture(scope="session")
+def three_seeds(tmp_path_factory):
+    """A study of three seeds as collected, without what is slow to draw; shared."""
+    study = make_masking_study(seeds="0,1,2")
+    found = collect(write_runs(study, tmp_path_factory.mktemp("three_seeds")))
+    found["examples"]["attention"] = {}
+    return found
+
+
 @pytest.fixture
 def translation_runs(tmp_path) -> list[Run]:
     """The finished runs of three arms with two seeds."""

@@ -77,6 +77,8 @@ def test_arm_names_must_leave_room_for_the_report(masking_study, arm):
         ({"arms": {"a": {"train.seed": 5}}}, "arm 'a': train.seed"),
         ({"declared": (3,)}, "declared: 3: expected a field's name"),
         ({"margins": {"translation/blue": 0.5}}, "margins: .* did you mean 'translation/bleu'"),
+        ({"margins": {"cloze/casual/accuracy": 0}}, "no such .* mean 'cloze/causal/accuracy'"),
+        ({"margins": {"probe/prefix/accuracy": 0}}, "'probe/prefix/accuracy': no such metric"),
         ({"margins": {"translation/bleu": -0.5}}, "margins: .* = -0.5: expected a number, 0 or"),
         ({"margins": {"translation/bleu": "x"}}, "margins: .* = 'x': expected a number"),
         ({"declared": ("model.widht",)}, "declares unknown field 'model.widht'"),
@@ -195,6 +197,38 @@ def test_losses_of_other_objectives_are_never_compared(masking_study):
         margins={"loss/loss": 0.02},
     )
     assert plan(alike, "0", Path("root"))
+
+
+def test_losses_on_a_grid_of_objectives_are_never_compared(masking_study):
+    """But of label smoothing: without it they are evaluated."""
+    alike = {"arms": {"wide": {"model.d_ff": 1024}, "narrow": {}}, "margins": {"loss/loss": 0.02}}
+    swept = masking_study(
+        **alike, declared=("model.d_ff",), grid={"objective.mask_rate": (0.2, 0.3)}
+    )
+    with pytest.raises(InputError, match=r"losses .* that differ in objective\.mask_rate"):
+        plan(swept, "0", Path("root"))
+    smooth = "objective.label_smoothing"
+    assert plan(masking_study(**alike, declared=("model.d_ff", smooth)), "0", Path("root"))
+    swept = masking_study(**alike, declared=("model.d_ff",), grid={smooth: (0.0, 0.1)})
+    assert plan(swept, "0", Path("root"))
+
+
+def test_arms_that_start_from_other_checkpoints_are_refused(masking_study, write_study):
+    """The newest one was another when the second arm began."""
+    study = masking_study()
+    study.base.train.init_from = "runs/start-{seed}"
+    runs = write_study(study)
+    for run in runs:
+        start = {"run": f"runs/start-{run.seed}", "step": 100 + run.seed}
+        (run.directory / "init.json").write_text(json.dumps(start))
+    check_runs(runs)
+    (runs[1].directory / "init.json").write_text('{"run": "runs/start-0", "step": 200}')
+    with pytest.raises(
+        InputError, match=r"encoder/seed-0 differ in step in init\.json: 100 against 200"
+    ):
+        check_runs(runs)
+    study.declared = (*study.declared, "train.init_step")
+    check_runs(runs)
 
 
 def write_losses(runs, *losses):

@@ -1,13 +1,23 @@
 """Where there is nothing to find, no test that is offered finds it more often than it says."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from tiny_runs import run_module
 
-from attn_jax.comparison.calibration import binomial_interval, calibrate, rates, table
-from attn_jax.comparison.items import Items, bootstrap
+from attn_jax.comparison import calibration
+from attn_jax.comparison.calibration import (
+    TESTS,
+    as_json,
+    binomial_interval,
+    calibrate,
+    items_needed,
+    rates,
+    table,
+)
+from attn_jax.comparison.items import Items, bootstrap, bootstrap_interval
 from attn_jax.comparison.kept_items import arm_items
 from attn_jax.errors import InputError
 
@@ -50,6 +60,51 @@ def test_resplits_of_one_arm():
     assert called["items", "paired t"] > 0
     assert "yes" in table(found)
     assert "NO" not in table(found)
+
+
+@pytest.mark.parametrize(
+    ("name", "not_yet", "called"),
+    [
+        ("paired t", (4, 1), (5, 1)),  # p = 0.071 and 0.029
+        ("sign flips", (5, 1), (6, 1)),  # 2 / 32 and 2 / 64
+        ("randomisation of items", (1, 4), (1, 6)),  # 0.094, by a sample, and 0.02
+    ],
+)
+def test_a_difference_is_called_up_to_5_percent(name, not_yet, called):
+    for (seeds, items), expected in ((not_yet, False), (called, True)):
+        gaps = np.linspace(0.25, 3, seeds * items).reshape(seeds, items, 1)
+        assert TESTS[name][0](Items(gaps), Items(np.zeros_like(gaps))) == expected
+
+
+def test_a_test_passes_if_5_percent_is_in_the_interval_of_its_rate_or_above_it():
+    (rate, *_) = rates("items", iter([(runs(np.random.default_rng(0), 3),) * 2]))
+    assert replace(rate, low=0.05).passes
+    assert not replace(rate, low=0.051).passes
+
+
+def test_a_test_that_cannot_call_anything_is_no_success():
+    """Sign flips of five seeds have a p of 2 / 32 at least."""
+    for seeds, verdict in ((5, "cannot reach 5 %"), (6, "yes")):
+        a, b = (runs(np.random.default_rng(key), seeds) for key in (0, 1))
+        found = rates("items", iter([(a, b)]))
+        (line,) = [line for line in table(found).splitlines() if "sign flips" in line]
+        assert line.endswith(verdict)
+        reachable = {row["test"]: row["reachable"] for row in as_json(found)}
+        assert reachable == dict.fromkeys(TESTS, True) | {"sign flips": seeds == 6}
+
+
+def test_every_hand_of_as_few_items_as_may_be_has_an_interval():
+    arm = runs(np.random.default_rng(0), 1, items=items_needed(3))
+    bootstraps = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            calibration,
+            "bootstrap_interval",
+            lambda *args: bootstraps.append(bootstrap_interval(*args)) or bootstraps[-1],
+        )
+        calibrate(arm, 5, group=3)
+    assert np.isfinite(bootstraps).all()
+    assert len(bootstraps) == 5
 
 
 def test_few_seeds_are_not_split():
@@ -109,6 +164,18 @@ def test_what_is_not_there_is_refused(four_seeds, arm, metric, least, message):
         arm_items(four_seeds, arm, metric, least)
 
 
+def test_runs_that_differ_in_more_than_the_seed_are_not_one_arm(masking_runs, edit_json):
+    root = masking_runs[0].directory.parent.parent
+    arm_items(root, "encoder", "", 20)
+    path = root / "encoder/seed-1/config.json"
+    config = json.loads(path.read_text())["config"]
+    edit_json(path, config=config | {"model": config["model"] | {"d_ff": 64}})
+    with pytest.raises(InputError, match=r"seed-0 and .*seed-1 differ in model.d_ff: 512 against"):
+        arm_items(root, "encoder", "", 20)
+    edit_json(path.with_name("ledger.json"), finished=False)  # which is left out
+    assert arm_items(root, "encoder", "", 20)[2].numbers.shape[0] == 1
+
+
 def test_other_directories_are_refused(four_seeds, tmp_path):
     with pytest.raises(InputError, match="holds no ARM/seed-N"):
         arm_items(tmp_path, "", "", 20)
@@ -126,3 +193,6 @@ def test_the_command_prints_a_table_and_one_json_object(run_module, four_seeds):
     done = run_module("experiments.calibrate", f"--workdir={four_seeds}", "--arm=none")
     assert done.status == 2
     assert done.stderr.startswith("error: arm = 'none'")
+    done = run_module("experiments.calibrate", f"--workdir={four_seeds}", "--group=16")
+    assert done.status == 2
+    assert "60 items, needs 64, and fewer with a smaller group" in done.stderr

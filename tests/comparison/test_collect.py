@@ -5,6 +5,7 @@ import pytest
 from attn_jax.comparison.arms import plan
 from attn_jax.comparison.budgets import describe_budgets
 from attn_jax.comparison.collect import OWN_BITS, collect, write_comparison
+from attn_jax.comparison.wording import notes
 from attn_jax.errors import InputError
 
 
@@ -225,3 +226,33 @@ def test_a_run_without_results_is_named(masking_runs):
     path.write_text(json.dumps(stored))
     with pytest.raises(InputError, match=rf"{path}: holds no results of 'loss'"):
         collect(masking_runs)
+
+
+def test_a_classifier_that_diverged_is_told_and_not_only_left_out(masking_runs):
+    for run in masking_runs:
+        scores = {"causal": {"accuracy": 0.7}, "bidirectional": {"accuracy": 0.8}}
+        if str(run) == "encoder/seed-1":
+            scores["causal"] = {"mask": "causal", "diverged": True}
+        path = run.directory / "eval/1200.json"
+        stored = json.loads(path.read_text())
+        stored["results"]["fine_tuning"] = scores
+        path.write_text(json.dumps(stored))
+    found = collect(masking_runs)
+    assert "fine_tuning/causal/accuracy" not in found["metrics"]["encoder"]
+    assert found["diverged"] == [
+        {"arm": "encoder", "metric": "fine_tuning/causal/accuracy", "diverged": 1, "seeds": 2}
+    ]
+    assert notes(found) == [
+        "Fine-tuning, causal: 1 of 2 seeds of the encoder diverged, so it has no number."
+    ]
+
+
+def test_a_margin_of_the_study_s_own_that_finds_nothing_is_told(masking_study, write_study):
+    margins = {OWN_BITS: 0.02, "cloze/causal/accuracy": 0.01, "translation/bleu": 0.5}
+    found = collect(write_study(masking_study(margins=margins)))
+    assert found["not_compared"] == ["cloze/causal/accuracy"]  # BLEU's is the one of every study
+    assert notes(found) == [
+        "No two arms have a number for cloze/causal/accuracy, one of the study's margins, so none "
+        "is compared."
+    ]
+    assert notes(collect(write_study(masking_study()))) == []

@@ -156,3 +156,31 @@ def test_a_lucky_choice_of_text_does_not_average_out_over_seeds():
     b = Items(np.zeros((8, 40, 1)))
     spread = bootstrap(Items(np.repeat(shared, 8, axis=0)), b).mean(1).std()
     assert spread == pytest.approx(shared.std() / 40**0.5, rel=0.06)
+
+
+def test_bootstrap_of_bleu_agrees_with_a_loop_over_seeds():
+    """Ten counts an item, three seeds: each seed's counts stay its own."""
+    rng = np.random.default_rng(7)
+    references = sentences(rng, 6, 0)
+    a, b = (
+        Items(np.array([bleu_items(sentences(rng, 6, wrong), references) for _ in range(3)]))
+        for wrong in (0.1, 0.5)
+    )
+    assert a.numbers.shape == (3, 6, 10)
+    drawn = np.random.default_rng(0).multinomial(6, np.full(6, 1 / 6), 4)
+    expected = [
+        [
+            float(
+                np.diff(
+                    [
+                        bleu(sum(w * x for w, x in zip(weights, of_seed, strict=True)))
+                        for of_seed in pair
+                    ]
+                )[0]
+            )
+            for pair in zip(b.numbers, a.numbers, strict=True)
+        ]
+        for weights in drawn
+    ]
+    np.testing.assert_allclose(bootstrap(a, b, 4), expected, rtol=1e-6)
+    assert np.std(expected) > 0.1

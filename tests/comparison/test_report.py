@@ -7,7 +7,7 @@ import pytest
 from attn_jax.comparison import figures, report
 from attn_jax.comparison.collect import collect
 from attn_jax.comparison.report import write_report
-from attn_jax.comparison.wording import findings, number, p_value, spread
+from attn_jax.comparison.wording import equal, findings, number, p_value, spread
 from attn_jax.files import read_json
 
 VOID = {"meta", "br", "hr", "img", "link", "input"}
@@ -187,6 +187,54 @@ def test_the_tests_behind_the_verdicts_are_printed(page, collected):
     assert shown[10] == f"{number(row['text']['low'], 3)} to {number(row['text']['high'], 3)}"
 
 
+def test_three_seeds_have_an_effect_and_a_detectable_difference(tmp_path, three_seeds):
+    study = deepcopy(three_seeds)
+    for place, row in enumerate(study["differences"]):
+        row["text"]["p"] = 0.2 + 0.1 * place
+    page = Page(render(tmp_path, {"masking": study}))
+    heads = next(row for row in page.rows if "detectable" in row)
+    for row in study["differences"]:
+        shown = next(r for r in page.rows if len(r) == 12 and r[1:3] == [row["a"], row["b"]])
+        cells = dict(zip(heads, shown, strict=True))
+        assert cells["g"] == number(row["effect"]["g"], 1)
+        assert cells["detectable"] == number(row["detectable"], 3)
+        assert cells["this text, p"] == p_value(row["text"]["p"])
+
+
+def test_only_what_was_checked_is_said_to_be_equal(tmp_path, three_seeds):
+    said = "every other field of their configs, in their data and in their tokenizer; this"
+    assert said in render(tmp_path, {"masking": three_seeds})
+    declared = three_seeds["declared"] | {"data.name": {}}
+    found = equal(three_seeds | {"declared": declared})
+    assert "configs and in their tokenizer; this" in found
+    found = equal(three_seeds | {"declared": declared | {"tokenizer.name": {}}})
+    assert "every other field of their configs; this" in found
+    found = equal(three_seeds | {"sweep": {"fields": {"model.dropout": [0, 0.1]}}})
+    assert "configs but for those that they were tuned in (model.dropout), in their data" in found
+
+
+def test_losses_that_are_compared_are_not_said_to_be_incomparable(tmp_path, three_seeds):
+    never = "it compares seeds of one arm, not arms"
+    assert never in render(tmp_path, {"masking": three_seeds})
+    rows = [x | {"metric": "loss/loss"} for x in three_seeds["differences"]]
+    html = render(tmp_path, {"masking": three_seeds | {"differences": rows}})
+    assert "<h4>loss, nats</h4>" in html
+    assert never not in html
+
+
+def test_numbers_that_one_would_miss_are_told_below_the_results(tmp_path, three_seeds):
+    lost = {"arm": "encoder", "metric": "probe/causal/accuracy", "diverged": 2, "seeds": 3}
+    html = render(tmp_path, {"masking": three_seeds | {"diverged": [lost]}})
+    told = "Probe, causal: 2 of 3 seeds of the encoder diverged, so it has no number."
+    assert html.index("<h3>Results</h3>") < html.index(told) < html.index("<h3>Verdicts</h3>")
+
+
+def test_fewer_bits_are_greener():
+    bits = {"causal": {"mean": 2.0}, "prefix": {"mean": 3.0}, "bidirectional": {"mean": 4.0}}
+    shades = report._shades({"a": bits})["a"]
+    assert shades == {"causal": "#a6d8b5", "prefix": "#d2ecda", "bidirectional": "#ffffff"}
+
+
 def test_phenomena_are_drawn_where_there_are_minimal_pairs(tmp_path, masking_runs, edit_json):
     for run in masking_runs:
         path = run.directory / "eval/1200.json"
@@ -201,18 +249,6 @@ def test_phenomena_are_drawn_where_there_are_minimal_pairs(tmp_path, masking_run
     assert "minimal pairs, within word" in html
     assert {x["metric"] for x in found["differences"]} == {"minimal_pairs/within_word/accuracy"}
     Page(html)
-
-
-def test_bars_have_the_lengths_given():
-    rows = {"first": {"a": 0.25, "b": 0.75}, "second": {"a": 1.0}}
-    svg = figures.bars(rows, figures.colors(["a", "b"]), "accuracy")
-    paths = re.findall(r'd="M ([\d.]+) [\d.]+ \nL ([\d.]+) [^"]*" [^>]*fill: (#\w+)', svg)
-    lengths = {}
-    for start, end, color in paths:
-        lengths.setdefault(color, []).append(float(end) - float(start))
-    (first, second), (third,) = lengths[figures.PALETTE[0]], lengths[figures.PALETTE[1]]
-    assert second == pytest.approx(4 * first, rel=1e-3)
-    assert third == pytest.approx(3 * first, rel=1e-3)
 
 
 def test_quality_is_drawn_against_what_was_spent(collected):
@@ -248,8 +284,34 @@ def test_findings_begin_with_the_bits_of_every_arm(collected):
         "a trigram model needs 4.85; a unigram model needs 8.62."
     )
     verdict = collected["masking"]["differences"][0]["verdict"]
-    assert f"Bits per token, own view: {verdict}." in rest
+    told = "one of them sees both sides, so fewer bits do not make a better model of the text"
+    assert f"Bits per token, own view: {verdict}; {told}." in rest
+    masks = collected["masking"]["masks"]
+    assert (
+        "Under the opposite mask the bits are: "
+        f"the decoder {masks['decoder']['bidirectional']['mean']:.2f} (both sides) and "
+        f"the encoder {masks['encoder']['causal']['mean']:.2f} (left side only)."
+    ) in rest
     assert "96.6 % for the encoder-decoder (BLEU 98.3)" in findings(collected["translation"])[0]
+
+
+def test_bits_from_the_same_side_need_no_caveat(collected):
+    study = deepcopy(collected["masking"])
+    study["metrics"]["encoder"]["shared_positions/own_bits"]["mean"] = 99  # the other two are best
+    (row,) = [x for x in study["differences"] if {x["a"], x["b"]} == {"decoder", "prefix"}]
+    assert f"Bits per token, own view: {row['verdict']}." in findings(study)
+
+
+def test_where_more_is_better_the_summary_compares_the_two_highest(collected):
+    study = collected["translation"]
+    bleu = {arm: own["translation/bleu"]["mean"] for arm, own in study["metrics"].items()}
+    assert sorted(bleu, key=bleu.get) == ["causal", "prefix", "encoder-decoder"]
+    (row,) = [
+        x
+        for x in study["differences"]
+        if (x["metric"], {x["a"], x["b"]}) == ("translation/bleu", {"prefix", "encoder-decoder"})
+    ]
+    assert f"BLEU: {row['verdict']}." in findings(study)
 
 
 def test_an_overtake_is_found_only_between_arms_that_are_told_apart(collected):
@@ -289,12 +351,6 @@ def test_an_arm_has_one_color_in_all_studies(html):
     assert len(colors) == 5
     assert len(set(by_arm)) == 5
     assert all(f"stroke: {color}" in html for color in colors)
-
-
-def test_figures_are_the_same_every_time(collected):
-    by_arm = collected["masking"]["curves"]["train"]["loss"]
-    palette = figures.colors(list(by_arm))
-    assert figures.curves(by_arm, palette, "loss") == figures.curves(by_arm, palette, "loss")
 
 
 def test_figures_survive_odd_names():

@@ -186,6 +186,10 @@ def test_bad_grids_are_refused_in_one_line(study, case):
     ("changes", "message"),
     [
         ({"grid_metric": "loss/los"}, "did you mean 'loss/loss'"),
+        (
+            {"arms": {"mixed": {"objective.name": "mixture"}}},
+            "grid_metric = 'loss/loss': arm 'mixed' has objective.name = 'mixture'",
+        ),
         ({"grid_metric": "translation/bleu"}, "needs 'translation' in eval.evaluators"),
         ({"grid_seeds": "1"}, "grid_seeds: 1 is also one of seeds"),
         ({"grid_seeds": "x"}, "seeds = 'x'"),

@@ -139,6 +139,18 @@ def test_results_tell_by_which_texts_they_are(make, monkeypatch):
     assert mark() == mark() != mark(keep=lambda text: "ten" in text)
 
 
+def test_texts_seen_in_training_and_the_error_of_the_accuracy(make, monkeypatch):
+    monkeypatch.setattr(Probe, "_logits", lambda self, *_: np.zeros((len(self._test), 2)))
+    evaluator, params = make("probe", has_six)
+    found, (train, test) = evaluator.run(params), evaluator._files
+    assert found["known"] == sum(text in train.texts for text in test.texts)
+    assert 0 < found["known"] < found["items"]
+    share = test.labels.count("no") / 60  # the first class, which is always said
+    assert found["causal"]["accuracy"] == pytest.approx(share)
+    error = (share * (1 - share) / 60) ** 0.5
+    assert found["causal"]["accuracy_stderr"] == pytest.approx(error) != 0
+
+
 def test_dropout_is_for_training_and_the_same_when_trained_again(make):
     changes = {"eval.tune_epochs": 1, "eval.max_items": 60}
     plain, params = make("fine_tuning", has_six, **changes)

@@ -56,8 +56,16 @@ def test_a_word_is_right_if_all_its_tokens_are(make, monkeypatch):
     found = make()[0].run({})
     assert (found["items"], found["cut"], found["methods"]) == (3, 0, ["causal"])
     assert found["causal"]["accuracy"] == pytest.approx(2 / 3)
+    assert found["causal"]["accuracy_stderr"] == pytest.approx((2 / 9 / 3) ** 0.5)
     assert found["causal"]["log_prob"] == -3.0
     assert found["causal"]["perplexity"] == pytest.approx(math.exp(3))
+
+
+def test_results_tell_by_which_texts_they_are(make, tmp_path):
+    """So that arms scored on others are refused."""
+    (tmp_path / "other.txt").write_text("\n".join(TEXTS[1:]))
+    same, changed = make()[0], make(**{"eval.cloze": str(tmp_path / "other.txt")})[0]
+    assert make()[0]._fingerprint == same._fingerprint != changed._fingerprint
 
 
 def test_perplexity_and_pseudo_perplexity_have_names_of_their_own(make):

@@ -141,10 +141,21 @@ def test_a_folder_and_a_zip_hold_the_same(file, tmp_path):
 
 
 def test_without_a_uid_the_file_s_name_counts(tmp_path):
-    line = '{"sentence_good": "a b", "sentence_bad": "b a"}\n'
-    (tmp_path / "mine.jsonl").write_text(line)
-    (paradigm,) = read_paradigms(str(tmp_path))
-    assert (paradigm.name, paradigm.pairs) == ("mine", [("a b", "b a")])
+    line = '{"sentence_good": "a b", "sentence_bad": "b a", "linguistics_term": null}\n'
+    for name in ("mine.v1", "mine.v2"):
+        (tmp_path / f"{name}.jsonl").write_text(line * 2)
+    first, second = read_paradigms(str(tmp_path))
+    assert (first.name, second.name) == ("mine.v1", "mine.v2")
+    assert first.pairs == [("a b", "b a")] * 2
+    assert (first.phenomenon, first.field) == ("", "")
+
+
+def test_results_tell_by_which_pairs_they_are(make, tmp_path):
+    """So that arms scored on others are refused."""
+    other = tmp_path / "other.jsonl"
+    other.write_text("\n".join(line_of(*pair) for pair in PAIRS[1:]))
+    same, changed = make()[0], make(**{"eval.minimal_pairs": str(other)})[0]
+    assert make()[0]._fingerprint == same._fingerprint != changed._fingerprint
 
 
 @pytest.mark.parametrize(

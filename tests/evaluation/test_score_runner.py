@@ -7,6 +7,7 @@ from tiny_runs import refused, run_module
 
 from attn_jax.evaluation.score_lines import LineScorer
 from attn_jax.evaluation.scoring import make_scorer
+from attn_jax.objectives.prefix_lm import PrefixLM
 from attn_jax.training.restore import restore_run
 
 COMMAND = "experiments.score"
@@ -60,8 +61,7 @@ def test_pairs_are_scored_line_by_line(run_module, translation_run):
     ("flags", "text", "parts"),
     [
         (["--method=causul"], "x\n", ["method = 'causul'", "did you mean 'causal'"]),
-        (["--method=prefix"], "a\tb\n\nno tab\n", ["line 3: 'no tab'", "source<TAB>target"]),
-        (["--method=prefix"], "a\tb\tc\n", ["line 1", "source<TAB>target"]),
+        (["--method=prefix"], "a\tb\n\na\tb\tc\n", ["line 3", "source<TAB>target, or a text"]),
         (["--method=prefix"], "a\t\n", ["line 1", "source<TAB>target"]),
         (["--output=none/out.txt"], "x\n", ["output = 'none/out.txt'", "no such folder"]),
     ],
@@ -70,6 +70,24 @@ def test_what_cannot_be_scored_is_refused(refused, lm_run, flags, text, parts):
     line = refused(COMMAND, f"--workdir={lm_run}", *flags, stdin=text)
     for part in parts:
         assert part in line
+
+
+def test_a_text_alone_is_a_target_without_a_source_to_one_stack(lm_run):
+    """Also under the own method of a prefix LM, which is "prefix"."""
+    run = restore_run(lm_run)
+    about = (run.graph, PrefixLM(), run.tokenizer, run.config.model)
+    worker = LineScorer(make_scorer("own", *about), run.params, run.tokenizer)
+    worker.check("3 nine two")
+    lines = ["3 nine two", "\t3 nine two", "3\tnine two"]
+    items = dict(enumerate(map(worker.read, lines)))
+    plain, tab, after = (float(score) for _, score in sorted(worker.write(items)))
+    assert plain == tab == pytest.approx(scores_of(lm_run, "causal", lines[:1])[0], abs=1e-4)
+    assert abs(after - plain) > 0.1
+
+
+def test_pairs_need_both_sides(refused, translation_run):
+    line = refused(COMMAND, f"--workdir={translation_run}", stdin="a\tb\n\nno tab\n")
+    assert "line 3: 'no tab': expected source<TAB>target with method = 'prefix'" in line
 
 
 def test_methods_of_one_stack_are_refused_for_pairs(refused, translation_run):

@@ -11,7 +11,7 @@ from attn_jax.decoding.beam import Beam
 from attn_jax.decoding.sampling import GREEDY
 from attn_jax.decoding.text import Writer
 from attn_jax.evaluation import translation
-from attn_jax.evaluation.evaluators import flat_numbers
+from attn_jax.evaluation.results import flat_numbers
 from attn_jax.evaluation.translation import TranslationQuality
 
 
@@ -163,6 +163,20 @@ def test_a_subset_is_a_subset(subject_of, monkeypatch):
     assert found["items"] == 3
     assert found["exact_match"] == 100
     assert len({sample["source"] for sample in found["samples"]}) == 3
+
+
+def test_results_tell_by_which_sentences_they_are(subject_of, monkeypatch, tmp_path):
+    """So that arms scored on others are refused, be it in the source alone or the reference."""
+    for name, lines in {"en": "one", "two": "two", "de": "ein", "zwei": "zwei"}.items():
+        (tmp_path / name).write_text(f"{lines}\n" * 4)
+
+    def mark(source, target, translate=reference):
+        files = {"data.validation_files": f"{tmp_path / source},{tmp_path / target}"}
+        return evaluate(subject_of, monkeypatch, translate, **files)["fingerprint"]
+
+    marks = [mark("en", "de"), mark("two", "de"), mark("en", "zwei")]
+    assert len(set(marks)) == 3
+    assert mark("en", "de", translate=lambda source: "falsch") == marks[0]
 
 
 @pytest.mark.parametrize("split", ["validation", "test"])
