@@ -45,7 +45,7 @@ class ModelConfig(Section):
     positions: str = "rotary"  # rotary | learned | sinusoidal | none
     max_length: int = 512  # rows of the learned position table; other schemes have no limit
     window: int = 0  # a query sees keys fewer than this many positions away; 0 means all
-    dropout: float = 0.0  # rate on embeddings and on residual branches
+    dropout: float = 0.0  # rate on embeddings and residual branches, to the nearest 1/256
     bias: bool = False  # biases in dense layers and norms
     share_sides: bool = False  # encoder_decoder: both sides are one stack, cross-attention apart
     side_embeddings: bool = (

@@ -114,7 +114,8 @@ class SharedPositions(Evaluator):
             objective, specials = subject.objective, subject.dataset.tokenizer.specials
             mask_id = specials.mask if objective.fills_masks else None
             args = (subject.graph, objective.shift, mask, mask_id)
-            parts.append(jax.device_get(_predict(*args, params, rows, columns)))
+            parts.append(_predict(*args, params, rows, columns))
+        parts = jax.device_get(parts)  # at the end, so that no chunk waits for another
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
     def _baselines(self) -> tuple[float, float]:

@@ -111,7 +111,7 @@ class Attention(nnx.Module):
         return self._heads(self.q(x_ND), batch)
 
     def __call__(self, q, k, v, queries: Tokens, keys: Tokens, capture=None) -> Array:
-        """Attends and projects back to [N, D]."""
+        """Attends with q [B, H, T, K] to k and v [B, G, S, K]; projects back to [B * T, D]."""
         if capture is None:
             # A few queries, one a beam, of which each has its own fields of the keys.
             name = "dense" if keys.segments.ndim == 3 else self.kernel

@@ -246,7 +246,8 @@ class SingleStack(Transformer):
     def step(self, tokens: Tokens, cache: Cache) -> tuple[Float[Array, "B T D"], Cache]:
         """Reads `tokens` [B, T] after all that the cache holds; returns their hidden states.
 
-        The caller sees to it that T more slots are free.
+        The caller sees to it that T more slots are free: the cursor is not known when this is
+        compiled. Raises InputError as `Cache.write_tokens` does.
         """
         x_BTD, tokens = self._enter(tokens)
         cache = cache.write_tokens(tokens)
@@ -324,7 +325,7 @@ class EncoderDecoder(Transformer):
         return Memory(source, layers)
 
     def step(self, tokens: Tokens, cache: Cache) -> tuple[Float[Array, "B T D"], Cache]:
-        """Reads `tokens` [B, T] after all that the cache holds; returns their hidden states."""
+        """As that of one stack: reads `tokens` [B, T] of the target; T slots must be free."""
         tokens = self.fill_blocks(tokens)
         cache = cache.write_tokens(tokens)
         return self.decoder(self.embed(tokens.ids), tokens, memory=cache.memory, cache=cache)
