@@ -9,7 +9,6 @@ import dataclasses
 import re
 from dataclasses import dataclass, field
 from itertools import combinations
-from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -181,8 +180,8 @@ def _check_margins(study: Study) -> None:
         where = f"study {study.name!r}: margins: {name!r}"
         if not isinstance(name, str) or not is_known(name):
             raise InputError(f"{where}: no such metric{nearest(str(name), (*METRICS, *NAMES))}")
-        if type(margin) not in (int, float) or not 0 <= margin < inf:
-            raise InputError(f"{where} = {margin!r}: expected a number, 0 or above")
+        if type(margin) not in (int, float) or not 0 <= margin <= 1e9:
+            raise InputError(f"{where} = {margin!r}: expected a number from 0 to 1e9")
     own = [name for name in (*study.declared, *study.grid) if changes_loss(str(name))]
     if own and _compares_losses(study):
         raise InputError(
@@ -309,10 +308,15 @@ def _order(run: Run) -> dict[str, Any]:
 
 def _start(run: Run) -> dict[str, Any]:
     """The checkpoint that the arms of one seed start from; the newest may be another by now."""
-    path = run.directory / "init.json"
-    if {"train.init_from", "train.init_step"} & set(run.study.declared) or not path.exists():
+    declared = {"train.init_from", "train.init_step"} & set(run.study.declared)
+    if declared or not run.config.train.init_from:
         return {}
-    return {f"{name} in init.json": value for name, value in read_json(path).items()}
+    path = run.directory / "init.json"
+    stored = read_json(path) if path.exists() else {}
+    for name in ("run", "step", "parameters"):
+        if name not in stored:
+            raise InputError(f"{path}: has no {name}, so nothing shows that the arms began alike")
+    return {f"{name} in init.json": value for name, value in stored.items()}
 
 
 def _fingerprints(study: Study) -> list[str]:

@@ -106,9 +106,12 @@ def _over_seeds(values: list[Number]) -> Json:
 
 
 def _budgets(arm: _Arm) -> dict[str, Json]:
-    missing = [name for name in (*BUDGETS, "seconds") if any(name not in x for x in arm.ledgers)]
-    if missing:
-        raise InputError(f"{arm.runs[0].directory / 'ledger.json'}: has no {missing[0]}")
+    for run, ledger in zip(arm.runs, arm.ledgers, strict=True):
+        for name in (*BUDGETS, "seconds"):
+            value = ledger.get(name)
+            if type(value) not in (int, float) or not 0 <= value <= 1e300:
+                path = run.directory / "ledger.json"
+                raise InputError(f"{path}: {name} = {value!r}: expected a number, 0 or above")
     return {
         name: _over_seeds([ledger[name] for ledger in arm.ledgers])
         for name in (*BUDGETS, "seconds")

@@ -6,6 +6,7 @@ from attn_jax.comparison import sweeps
 from attn_jax.comparison.arms import Run, Study, is_finished, plan
 from attn_jax.comparison.collect import collect
 from attn_jax.comparison.runs import Json
+from attn_jax.errors import InputError
 from attn_jax.training.many import train_all
 
 
@@ -25,8 +26,10 @@ class Comparison:
           root: directory of the comparison.
 
         Raises:
-          InputError: one line naming the study and what is wrong with it.
+          InputError: one line naming the study and what is wrong with it, or `root` is a run's.
         """
+        if (root / "config.json").exists():
+            raise InputError(f"workdir = {root}: holds a single run, expected a place for several")
         self._studies, self._seeds = studies, seeds
         self._roots = {name: root / name if len(studies) > 1 else root for name in studies}
         for name in studies:

@@ -36,7 +36,8 @@ def compare_arms(
     Args:
       scores: arm -> metric -> one number a seed, in the same order of seeds.
       margins: metric, or a pattern of metrics -> the difference that does not matter; 0 for no
-        claim of parity. Only these metrics are compared.
+        claim of parity. Only these metrics are compared, each once: by its own entry, else by the
+        first pattern that covers it.
       items: arm -> metric -> what its items scored, where that was kept.
 
     Returns:
@@ -85,11 +86,12 @@ def verdict(row: Json, metric: Metric) -> str:
 def _tested(
     scores: Scores, margins: dict[str, Number], items: dict[str, dict[str, Items]]
 ) -> Iterator[Json]:
-    every = list(dict.fromkeys(name for own in scores.values() for name in own))
+    left = list(dict.fromkeys(name for own in scores.values() for name in own))
     for pattern, margin in margins.items():
-        for name in matching(pattern, every):
+        for name in matching(pattern, left):
             if name != pattern and name in margins:
                 continue  # its own entry counts
+            left.remove(name)
             for a, b in combinations([arm for arm, own in scores.items() if name in own], 2):
                 yield {
                     "metric": name,

@@ -83,6 +83,7 @@ class Tokenizer(ABC):
     """
 
     name: ClassVar[str]  # as in `tokenizer.name`
+    unknown_starts_word: ClassVar[bool] = False  # unknown is a letter, of whatever word it is in
     specials: Specials
     vocab_size: int
     sentinels: range = range(0)
@@ -166,6 +167,7 @@ class Tokenizer(ABC):
         """What objectives know about the ids."""
         found = Vocabulary(self.vocab_size, self.specials, sentinels=tuple(self.sentinels))
         edges = np.ones((2, self.vocab_size), bool)  # a special token is a word of its own
+        edges[0, self.specials.unk] = self.unknown_starts_word
         for token in found.ordinary.tolist():
             edges[:, token] = self._starts_word(token), self._ends_word(token)
         return replace(found, edges=edges.tobytes())
@@ -274,6 +276,7 @@ class WhitespaceTokenizer(_TableTokenizer):
     """Words between spaces, for text that is split already, such as BPE files with "@@ " marks."""
 
     name = "whitespace"
+    unknown_starts_word = True  # unknown is a word, or a piece of one
 
     def encode(self, text: str) -> list[int]:
         """Returns one id per word."""

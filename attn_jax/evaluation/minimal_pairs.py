@@ -48,7 +48,10 @@ class MinimalPairs(Evaluator):
         self._scorers = make_scorers(subject)
         self._paradigms = read_paradigms(config.minimal_pairs, config.max_items)
         texts = [text for paradigm in self._paradigms for pair in paradigm.pairs for text in pair]
-        self._fingerprint = digest(*texts)
+        # Of the paradigms too: accuracy is a mean over them.
+        self._fingerprint = digest(
+            *((paradigm.name, paradigm.pairs) for paradigm in self._paradigms)
+        )
         # Of one stack, so that all methods read a text alike.
         encoded = zip(texts, subject.dataset.tokenizer.encode_batch(texts), strict=True)
         self._items = {text: Item((), tuple(ids)) for text, ids in encoded}

@@ -21,15 +21,16 @@ FREE += ("attention", "scan_layers", "remat")
 
 @dataclass(frozen=True)
 class Start:
-    """Parameters, and the checkpoint that they are from."""
+    """Parameters, their digest, and the checkpoint that they are from."""
 
     params: dict
+    fingerprint: str
     directory: Path
     step: int
 
     def record(self, workdir: Path) -> None:
         """Writes init.json: a run that is started again takes the same checkpoint."""
-        values = {"run": str(self.directory), "step": self.step}
+        values = {"run": str(self.directory), "step": self.step, "parameters": self.fingerprint}
         write_whole(workdir / "init.json", json.dumps(values) + "\n")
 
 
@@ -37,11 +38,13 @@ def read_start(config: Config, workdir: Path) -> Start:
     """Reads the checkpoint that `train.init_from` and `train.init_step` name.
 
     Raises:
-      InputError: there is no such checkpoint, or its tokenizer or model is another; names what.
+      InputError: there is no such checkpoint, or its tokenizer or model is another, or its
+        parameters are not those with which the run in `workdir` began; names what.
     """
     directory = config.train.init_directory
     recorded = workdir / "init.json"
-    step = read_json(recorded).get("step") if recorded.exists() else config.train.init_step
+    record = read_json(recorded) if recorded.exists() else {"step": config.train.init_step}
+    step = record.get("step")
     if type(step) is not int:
         raise InputError(f"{recorded}: names no step; remove it to begin anew")
     try:
@@ -52,7 +55,13 @@ def read_start(config: Config, workdir: Path) -> Start:
     shapes = nnx.eval_shape(lambda: build_model(config.model, run.tokenizer.vocab_size))
     _, like = split_model(shapes)
     _refuse_other(directory, parameter_shapes(run.params), parameter_shapes(like))
-    return Start(run.params, directory, run.step)
+    start = Start(run.params, run.fingerprint, directory, run.step)
+    if record.get("parameters", start.fingerprint) != start.fingerprint:
+        raise InputError(
+            f"train.init_from = {directory}: its parameters at step {step} are not those with "
+            f"which this run began; remove {recorded} to begin anew"
+        )
+    return start
 
 
 def _facts(config: Config) -> dict[str, object]:

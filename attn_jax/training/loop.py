@@ -149,7 +149,8 @@ class _Run:
             start = int(state.step)
             log = MetricsLog(self.workdir, start, t.wandb) if self.is_main else None
             name = "/".join(self.workdir.parts[-2:])
-            shown = {"desc": name, "unit": "step", "disable": not self.is_main}
+            shown = {"desc": name, "unit": "step"}
+            shown |= {} if self.is_main else {"disable": True}  # else TQDM_DISABLE decides
             with tqdm(total=t.steps, initial=start, **shown) as bar:
                 rate = make_schedule(self.config.optimizer, t.steps)
                 reporter = Reporter(log, rate, totals, bar)

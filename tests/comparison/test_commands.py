@@ -11,6 +11,7 @@ from attn_jax.comparison.commands import command
 from attn_jax.comparison.stages import Comparison
 from attn_jax.comparison.sweeps import plan_sweep
 from attn_jax.config import to_dict
+from attn_jax.errors import InputError
 
 FILE = """
 from attn_jax.comparison.arms import Study
@@ -54,3 +55,9 @@ def test_after_the_sweep_come_the_final_runs_and_then_nothing(finish, masking_st
         assert len({command(run) for run in runs}) == count
         for run in runs:
             finish(run)
+
+
+def test_the_directory_of_a_run_is_no_place_for_a_comparison(masking_study, tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(InputError, match="holds a single run, expected a place for several"):
+        Comparison({"one": masking_study()}, "", tmp_path)

@@ -167,3 +167,17 @@ def test_patterns_name_metrics():
     assert metric_of(name).words == "minimal pairs, whole word"
     (row,) = compare({"minimal_pairs/*/accuracy": 0.01}, a={name: NOISE}, b={name: shifted(0)})
     assert row["metric"] == name
+
+
+def test_of_two_parities_each_needs_more_seeds():
+    found = {"a": shifted(0.05, 40), "b": [4.0] * 5}
+    (alone,) = compare(**{arm: {BLEU: x} for arm, x in found.items()})
+    both = compare({BLEU: 0.5, BITS: 0.5}, **{arm: {BLEU: x, BITS: x} for arm, x in found.items()})
+    assert [row["more_seeds"] > alone["more_seeds"] for row in both] == [True, True]
+
+
+def test_a_metric_that_two_patterns_cover_is_compared_once():
+    name = "minimal_pairs/pll/accuracy"
+    margins = {"minimal_pairs/*/accuracy": 0.01, "minimal_pairs/p*/accuracy": 0.05}
+    (row,) = compare(margins, a={name: shifted(0.05, 40)}, b={name: [4.0] * 5})
+    assert (row["margin"], row["holm"]) == (0.01, row["p"])

@@ -224,6 +224,12 @@ def test_words_begin_at_spaces(trained, kind):
     assert all(word[0].startswith(" ") for word in words[1:])
 
 
+@pytest.mark.parametrize("kind", ["sentencepiece", "char"])
+def test_an_unknown_letter_is_in_its_word(trained, kind):
+    words = words_by_edges(trained[kind], "the isΩland sea")
+    assert ["".join(word).strip() for word in words] == ["the", "is<unk>land", "sea"]
+
+
 def test_pieces_of_byte_pairs_are_one_word():
     tokenizer = WhitespaceTokenizer.train(["un@@ believ@@ able news able un@@"], vocab_size=20)
     words = words_by_edges(tokenizer, "un@@ believ@@ able news able un@@ news")

@@ -151,11 +151,13 @@ def test_without_a_uid_the_file_s_name_counts(tmp_path):
 
 
 def test_results_tell_by_which_pairs_they_are(make, tmp_path):
-    """So that arms scored on others are refused."""
-    other = tmp_path / "other.jsonl"
+    """So that arms scored on others, or on the same in other paradigms, are refused."""
+    other, regrouped = tmp_path / "other.jsonl", tmp_path / "regrouped.jsonl"
     other.write_text("\n".join(line_of(*pair) for pair in PAIRS[1:]))
-    same, changed = make()[0], make(**{"eval.minimal_pairs": str(other)})[0]
-    assert make()[0]._fingerprint == same._fingerprint != changed._fingerprint
+    regrouped.write_text("\n".join(line_of("one", *pair[1:]) for pair in PAIRS))
+    found = [make()[0]._fingerprint, make()[0]._fingerprint]
+    found += [make(**{"eval.minimal_pairs": str(x)})[0]._fingerprint for x in (other, regrouped)]
+    assert (found[0] == found[1], len(set(found))) == (True, 3)
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,15 @@ def test_targets_are_masked_random_or_kept_80_10_10(specials, large):
     assert abs(counts / counts.mean() - 1).max() < 5 / counts.mean() ** 0.5
 
 
+def test_other_shares_of_masked_and_random_targets(specials):
+    tokens = stream(specials, [20, 100, 300], 20, 1000)
+    batch = jax.jit(masked(specials, 0.3, 0.2, 0.5))(tokens, KEY)
+    read = np.asarray(batch.inputs.ids)[chosen(batch)]
+    kept = read == np.asarray(tokens.ids)[chosen(batch)]
+    assert abs((read == specials.mask).mean() - 0.2) < 0.03
+    assert abs(kept.mean() - 0.3 - 0.5 / (VOCAB - 6)) < 0.03
+
+
 def test_what_is_not_chosen_is_read_as_it_is(large):
     tokens, batch = (jax.tree.map(np.asarray, x) for x in large)
     untouched = ~chosen(batch)

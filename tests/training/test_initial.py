@@ -4,6 +4,7 @@ import itertools
 import os
 import shutil
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -18,6 +19,7 @@ from attn_jax.errors import InputError, WorkError
 from attn_jax.files import read_json
 from attn_jax.models.transformer import build_model
 from attn_jax.training import loop
+from attn_jax.training.initial import read_start
 from attn_jax.training.loop import train
 from attn_jax.training.restore import restore_run
 from attn_jax.training.state import split_model
@@ -77,7 +79,8 @@ def test_the_parameters_are_kept_and_everything_else_begins_anew(encoder_run, so
     after = restore_run(workdir)
     assert after.step == STEPS
     assert after.config.train.init_from == str(source)
-    assert read_json(workdir / "init.json") == {"run": str(source), "step": 12}
+    expected = {"run": str(source), "step": 12, "parameters": restore_run(source).fingerprint}
+    assert read_json(workdir / "init.json") == expected
     assert not same_tree(first.params, jax.tree.map(np.asarray, after.params))
     fingerprints = [
         read_json(run / "ledger.json")["tokenizer_fingerprint"] for run in (source, workdir)
@@ -132,6 +135,16 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(
     assert "train.init_from" in str(caught.value)
     assert message in str(caught.value)
     assert not contents(tmp_path)
+
+
+def test_other_parameters_than_those_of_the_first_start_are_refused(config, source, tmp_path):
+    """Of a run that was stopped before its first checkpoint."""
+    start = read_start(config, tmp_path)
+    start.record(tmp_path)
+    assert read_start(config, tmp_path).step == start.step
+    replace(start, fingerprint="0" * 16).record(tmp_path)
+    with pytest.raises(InputError, match="at step 12 are not those with which this run began"):
+        read_start(config, tmp_path)
 
 
 def test_a_step_needs_a_run(tiny_data):
