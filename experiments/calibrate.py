@@ -13,7 +13,7 @@ from pathlib import Path
 from absl import flags
 
 from attn_jax import launch
-from attn_jax.comparison.calibration import as_json, calibrate, items_needed, table
+from attn_jax.comparison.calibration import LEAST_SEEDS, as_json, calibrate, items_needed, table
 from attn_jax.comparison.kept_items import arm_items
 
 WORKDIR = flags.DEFINE_string("workdir", None, "Comparison directory, or that of one study in it.")
@@ -31,6 +31,8 @@ def main() -> None:
     found = calibrate(items, SPLITS.value, GROUP.value)
     print(f"{arm}, {metric}: {len(items.numbers)} seeds, {items.count} items each\n")
     print(table(found))
+    if len(items.numbers) < LEAST_SEEDS:
+        print(f"\nseeds are not split: {LEAST_SEEDS} are needed for two groups of two")
     about = {"arm": arm, "metric": metric, "seeds": len(items.numbers), "items": items.count}
     print(json.dumps(about | {"rates": as_json(found)}))
 

@@ -1,4 +1,4 @@
-"""Evaluates a checkpoint; the last line of stdout is one JSON object.
+"""Evaluates a checkpoint: a line a number, and in the last line one JSON object.
 
 python -m experiments.evaluate --workdir=DIR [--step=N] [--average_last=10] [--evaluators=a,b]
     [--config.eval.KEY=VALUE]
@@ -15,6 +15,7 @@ from attn_jax.config import with_fields
 from attn_jax.data.pipeline import open_dataset
 from attn_jax.errors import InputError
 from attn_jax.evaluation.evaluators import Evaluation, split_items
+from attn_jax.evaluation.results import flat_numbers
 from attn_jax.training.restore import restore_run
 from attn_jax.validation import validate
 
@@ -38,6 +39,8 @@ def main() -> None:
     config = validate(with_fields(run.config, changes | {"eval.curve": "loss"}))
     dataset = open_dataset(config, run.tokenizer)
     results, _ = split_items(Evaluation(config, dataset, run.objective, run.graph).run(run.params))
+    for name, value in flat_numbers(results).items():
+        print(f"{name:48} {value:.6g}")
     which = {"workdir": WORKDIR.value, "step": run.step, "averaged": run.steps}
     print(json.dumps(which | {"results": results}))
 

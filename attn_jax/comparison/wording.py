@@ -92,10 +92,10 @@ def equal(study: Json) -> str:
 
 def overtake(pair: Json) -> str:
     """Says when, in the mean over seeds, the arm with the wider view got ahead of the other."""
-    fewer = f"needs fewer bits than the {pair['narrow']}"
+    wide, fewer = pair["wide"], f"fewer bits than the {pair['narrow']}"
     if pair["step"] is None:
-        return f"At no evaluated step the {pair['wide']} {fewer}."
-    return f"The {pair['wide']} first {fewer} at step {pair['step']:,}."
+        return f"At no evaluated step does the {wide} need {fewer}."
+    return f"The {wide} first needs {fewer} at step {pair['step']:,}."
 
 
 def overtakes(study: Json) -> list[str]:
@@ -153,8 +153,8 @@ def _swapped_masks(study: Json) -> str:
 
 def _translations(study: Json) -> str:
     parts = [
-        f"{number(own['translation/exact_match']['mean'], 1)} % for the {arm} "
-        f"(BLEU {number(own['translation/bleu']['mean'], 1)})"
+        f"{spread(own['translation/exact_match'], 1)} % for the {arm} "
+        f"(BLEU {spread(own['translation/bleu'], 1)})"
         for arm, own in study["metrics"].items()
         if "translation/exact_match" in own
     ]

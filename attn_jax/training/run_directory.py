@@ -135,13 +135,17 @@ def versions() -> dict[str, str]:
 
 
 def git_commit() -> str | None:
-    """Returns the commit of this checkout, or None outside of one."""
-    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+    """Returns the commit of this checkout, with "+changes" if files differ; None outside of one."""
+    head, status = (_git(*words) for words in (("rev-parse", "HEAD"), ("status", "--porcelain")))
+    return f"{head}+changes" if head and status else head or None
+
+
+def _git(*words: str) -> str:
+    command = ["git", "-C", str(Path(__file__).parent), *words]
     try:
-        found = subprocess.run(command, capture_output=True, text=True, check=False)
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
     except FileNotFoundError:
-        return None
-    return found.stdout.strip() or None
+        return ""
 
 
 def finished_ledger(workdir: Path, steps: int) -> dict[str, Any] | None:

@@ -15,6 +15,7 @@ from attn_jax.objectives.causal_lm import CausalLM
 from attn_jax.objectives.masked_next_token import MaskedNextToken
 from attn_jax.objectives.masking import Masking
 from attn_jax.objectives.mixture import Mixture
+from attn_jax.training import run_directory
 from attn_jax.training.ledger import (
     count_parameters,
     flops_per_token,
@@ -175,3 +176,13 @@ def test_the_ledger_of_a_run_equals_a_slow_count(run, request, tiny_data):
     assert ledger["order_fingerprint"] != order_fingerprint(dataset.train_batches(1))
     assert np.isfinite(ledger["training_flops"])
     assert ledger["training_flops"] > 6 * tokens
+
+
+@pytest.mark.parametrize(
+    ("head", "status", "told"),
+    [("abc", "", "abc"), ("abc", "?? configs/mine.py", "abc+changes"), ("", "", None)],
+)
+def test_a_commit_says_whether_files_differ_from_it(monkeypatch, head, status, told):
+    answers = {"rev-parse": head, "status": status}
+    monkeypatch.setattr(run_directory, "_git", lambda name, _: answers[name])
+    assert run_directory.git_commit() == told
