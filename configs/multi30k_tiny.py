@@ -2,11 +2,15 @@
 
 The files of Wu et al. 2021 (https://arxiv.org/abs/2105.14462): lower-cased, tokenised, split by
 joint BPE with "@@ " marks. Put them in data/multi30k_bpe, or name others by --config.data.
-train_files and so on. Their Transformer-Tiny has BLEU 41.02 on test.2016.
+train_files and so on. Their Transformer-Tiny has BLEU 41.02 on test.2016, after up to 8,000
+updates of 8,000 tokens with Adam.
+
+Here it is half an hour on two CPU cores: 2,300 updates of 4,096 tokens a side with Muon, pre-norm,
+a cosine schedule, and the average of the last ten checkpoints, 50 updates apart.
 
 python -m experiments.train --config=configs/multi30k_tiny.py --workdir=runs/multi30k
 python -m experiments.evaluate --workdir=runs/multi30k --average_last=10 --evaluators=translation \
-    --config.eval.split=test --config.eval.max_items=0
+    --config.eval.split=test --config.eval.max_items=0 --config.eval.beam_size=5
 """
 
 from attn_jax.config import Config
@@ -32,12 +36,12 @@ def get_config() -> Config:
     config.data.batch_tokens = 4096
     config.tokenizer.name = "whitespace"
     config.tokenizer.vocab_size = 9715  # all 9,709 types of the training text, and six specials
-    config.optimizer.name = "adam"
-    config.optimizer.learning_rate = 5e-3
-    config.optimizer.warmup_steps = 800
-    config.train.steps = 4200
-    config.train.eval_every = 420
-    config.train.checkpoint_every = 105  # about an epoch
+    config.optimizer.name = "muon"
+    config.optimizer.learning_rate = 8e-3
+    config.optimizer.warmup_steps = 230
+    config.train.steps = 2300
+    config.train.eval_every = 460
+    config.train.checkpoint_every = 50
     config.train.keep_checkpoints = 10  # for their average
     config.eval.evaluators = "loss,translation"
     return config

@@ -82,7 +82,9 @@ def test_the_flops_of_the_encoder_are_those_of_its_targets():
     work = train.synthetic(SIZES, "masked_lm")
     model = nnx.eval_shape(lambda: build_model(work.config.model, V))
     row = T * L * BLOCK + round(0.3 * T) * V * D + 2 * D * L * T * T
-    flops = train.flops_per_token(work, nnx.to_pure_dict(nnx.split(model)[1]))
+    params, key = nnx.to_pure_dict(nnx.split(model)[1]), jax.random.key(0)
+    texts = iter(work.texts)
+    flops = train.flops_per_token(work.config.model, params, work.objective, texts, key)
     assert flops == pytest.approx(3 * 2 * row / T)
 
 
