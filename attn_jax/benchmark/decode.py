@@ -22,7 +22,7 @@ from attn_jax.benchmark.measure import (
 from attn_jax.benchmark.presets import DECODE, choose, decode_config
 from attn_jax.benchmark.roofline import ceiling
 from attn_jax.decoding.beam import Beam, beam_search
-from attn_jax.decoding.prompts import Split, split
+from attn_jax.decoding.prompts import Prepared, prepare
 from attn_jax.decoding.sampling import greedy
 from attn_jax.models.tokens import Tokens
 from attn_jax.models.transformer import Transformer, build_model
@@ -57,7 +57,7 @@ def random_model(preset: str, shape: DecodeShape, dtype: str) -> tuple[Transform
 
 
 def generate(
-    model: Transformer | Split, prompt: Tokens, source: Tokens, shape: DecodeShape
+    model: Transformer | Prepared, prompt: Tokens, source: Tokens, shape: DecodeShape
 ) -> Int[Array, "B max_new"]:
     """Returns what the project's own decoder writes: of a beam, the best text of each source."""
     ends = {"max_new": shape.target_length, "eos": NEVER, "pad": 0}
@@ -100,11 +100,11 @@ def run(preset: str, shape: DecodeShape, budget: Budget, dtype: str = "float32")
     """
     model, prompt, source = random_model(preset, shape, dtype)
 
-    parts = split(model)
+    ready = prepare(model)
     start = time.perf_counter()
-    written = generate(parts, prompt, source, shape).block_until_ready()
+    written = generate(ready, prompt, source, shape).block_until_ready()
     first = time.perf_counter() - start
-    times = time_steps(lambda: generate(parts, prompt, source, shape), budget, preset)
+    times = time_steps(lambda: generate(ready, prompt, source, shape), budget, preset)
     used = peak_mib()
     result = {
         "kind": "decode",

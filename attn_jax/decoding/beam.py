@@ -7,11 +7,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
-from attn_jax.decoding.prompts import Split, read_prompt, split
-from attn_jax.decoding.vocabulary import make_readout, normalizers, top, top_k
+from attn_jax.decoding.prompts import Prepared, prepare, read_prompt
+from attn_jax.decoding.vocabulary import normalizers, read_out, top, top_k
 from attn_jax.errors import InputError
 from attn_jax.models.cache import Cache
 from attn_jax.models.tokens import Tokens
@@ -122,15 +121,14 @@ class _Rules(NamedTuple):
 
 
 def _search(
-    model: Transformer,
+    ready: Prepared,
     prompt: Tokens,
     source: Tokens | None,
     rules: _Rules,
     pad: int,
 ) -> Hypotheses:
     B, M, max_new = prompt.ids.shape[0], rules.size, len(rules.lengths)
-    started = read_prompt(model, prompt, source, max_new, M)
-    readout = make_readout(model)
+    started = read_prompt(ready.model, prompt, source, max_new, M)
 
     def nothing(count: int, score: float) -> Hypotheses:
         ids = jnp.full((B, count, max_new), pad, jnp.int32)
@@ -143,8 +141,8 @@ def _search(
         last = jax.lax.dynamic_index_in_dim(state.live.ids, state.i - 1, axis=2, keepdims=False)
         real = state.active[:, None] & (state.live.scores > -jnp.inf)
         tokens = started.following(state.i - 1, last, real)
-        hidden_BMD, cache = model.step(tokens, state.cache.choose(state.parents))
-        scores_NIW = readout(hidden_BMD.reshape(B * M, -1))
+        hidden_BMD, cache = ready.model.step(tokens, state.cache.choose(state.parents))
+        scores_NIW = read_out(ready.model, hidden_BMD.reshape(B * M, -1))
         state = state._replace(cache=cache)
         return rules.extend(state, scores_NIW.reshape(B, M, *scores_NIW.shape[1:]))
 
@@ -156,7 +154,7 @@ def _search(
         done=nothing(rules.n_best, -jnp.inf),
         active=started.real,
     )
-    state = rules.extend(start, readout(started.hidden)[:, None])
+    state = rules.extend(start, read_out(ready.model, started.hidden)[:, None])
     if max_new > 1:
         state = jax.lax.while_loop(unfinished, write_one, state)
     return rules.finish(state)
@@ -165,11 +163,11 @@ def _search(
 @partial(jax.jit, static_argnums=(0, 5, 6, 7, 8))
 def _search_jit(graph, params, prompt, source, lengths, size, n_best, eos, pad):
     rules = _Rules(size, n_best, eos, lengths)
-    return _search(nnx.merge(graph, params), prompt, source, rules, pad)
+    return _search(Prepared(graph, params), prompt, source, rules, pad)
 
 
 def beam_search(
-    model: Transformer | Split,
+    model: Transformer | Prepared,
     prompt: Tokens,
     source: Tokens | None = None,
     *,
@@ -192,7 +190,7 @@ def beam_search(
     of its prompt and of its source; those of what each writes stay where they were written.
 
     Args:
-      model: any architecture with `start` and `step`, or its `split`.
+      model: any architecture with `start` and `step`, or what `prepare` made of one.
       prompt: [B, P] of any lengths, with padding (segment 0) anywhere.
       source: what an encoder-decoder reads.
       beam: how to search.
@@ -206,8 +204,8 @@ def beam_search(
     Raises:
       InputError: prompt and `max_new` - 1 together exceed the learned position table.
     """
-    graph, params = split(model)
+    ready = prepare(model)
     # In float64, so that rounding leaves them in order.
     lengths = np.arange(1, max_new + 1, dtype=np.float64) ** beam.length_penalty
     lengths = jnp.asarray(lengths, jnp.float32)
-    return _search_jit(graph, params, prompt, source, lengths, beam.size, beam.n_best, eos, pad)
+    return _search_jit(*ready, prompt, source, lengths, beam.size, beam.n_best, eos, pad)

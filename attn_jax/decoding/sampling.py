@@ -7,11 +7,10 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from attn_jax.decoding.prompts import Split, read_prompt, split
-from attn_jax.decoding.vocabulary import Scores, make_readout, peaks, top
+from attn_jax.decoding.prompts import Prepared, prepare, read_prompt
+from attn_jax.decoding.vocabulary import Scores, peaks, read_out, top
 from attn_jax.errors import InputError
 from attn_jax.models.tokens import Tokens
 from attn_jax.models.transformer import Transformer
@@ -108,7 +107,7 @@ def choose(scores_NIW: Scores, sampling: Sampling, keys: Array) -> Int[Array, " 
 
 
 def _sample(
-    model: Transformer,
+    ready: Prepared,
     prompt: Tokens,
     source: Tokens | None,
     keys: Array,
@@ -117,12 +116,11 @@ def _sample(
     eos: int,
     pad: int,
 ) -> Int[Array, "B max_new"]:
-    started = read_prompt(model, prompt, source, max_new)
-    readout = make_readout(model)
+    started = read_prompt(ready.model, prompt, source, max_new)
 
     def write(i, hidden, written, finished):
         at_step = jax.vmap(jax.random.fold_in, (0, None))(keys, i)
-        new = jnp.where(finished, pad, choose(readout(hidden), sampling, at_step))
+        new = jnp.where(finished, pad, choose(read_out(ready.model, hidden), sampling, at_step))
         written = jax.lax.dynamic_update_slice(written, new[:, None], (0, i))
         return new, written, finished | (new == eos)
 
@@ -134,7 +132,7 @@ def _sample(
         i, cache, new, written, finished = state
         # A finished row reads padding, which none sees.
         token = started.following(i - 1, new[:, None], ~finished[:, None])
-        hidden, cache = model.step(token, cache)
+        hidden, cache = ready.model.step(token, cache)
         return i + 1, cache, *write(i, hidden[:, 0], written, finished)
 
     written = jnp.full((len(keys), max_new), pad, jnp.int32)
@@ -145,8 +143,7 @@ def _sample(
 
 @partial(jax.jit, static_argnums=(0, 5, 6, 7, 8))
 def _sample_jit(graph, params, prompt, source, keys, sampling, max_new, eos, pad):
-    model = nnx.merge(graph, params)
-    return _sample(model, prompt, source, keys, sampling, max_new, eos, pad)
+    return _sample(Prepared(graph, params), prompt, source, keys, sampling, max_new, eos, pad)
 
 
 @jax.jit
@@ -155,7 +152,7 @@ def _row_keys(seed: Int[Array, ""], indices: Int[Array, " B"]) -> Array:
 
 
 def sample(
-    model: Transformer | Split,
+    model: Transformer | Prepared,
     prompt: Tokens,
     source: Tokens | None = None,
     *,
@@ -168,7 +165,7 @@ def sample(
     """Continues each prompt token by token, until <eos> or `max_new` tokens.
 
     Args:
-      model: any architecture with `start` and `step`, or its `split`.
+      model: any architecture with `start` and `step`, or what `prepare` made of one.
       prompt: [B, P] of any lengths, with padding (segment 0) anywhere.
       source: what an encoder-decoder reads.
       sampling: how a token is chosen.
@@ -184,12 +181,12 @@ def sample(
     indices = jnp.arange(prompt.ids.shape[0]) if indices is None else jnp.asarray(indices)
     keys = _row_keys(jnp.int32(sampling.seed), indices)
     same = dataclasses.replace(sampling, seed=0)  # another seed needs no other program
-    graph, params = split(model)
-    return _sample_jit(graph, params, prompt, source, keys, same, max_new, eos, pad)
+    ready = prepare(model)
+    return _sample_jit(*ready, prompt, source, keys, same, max_new, eos, pad)
 
 
 def greedy(
-    model: Transformer | Split,
+    model: Transformer | Prepared,
     prompt: Tokens,
     source: Tokens | None = None,
     *,

@@ -7,7 +7,7 @@ import numpy as np
 
 from attn_jax.data.tokenizers import Tokenizer
 from attn_jax.decoding.beam import Beam, beam_search
-from attn_jax.decoding.prompts import split
+from attn_jax.decoding.prompts import prepare
 from attn_jax.decoding.sampling import GREEDY, Sampling, sample
 from attn_jax.errors import InputError
 from attn_jax.models.tokens import Tokens
@@ -66,7 +66,7 @@ class Writer:
           InputError: nothing could be read before so many tokens.
         """
         self._objective, self._tokenizer = objective, tokenizer
-        self._split = split(model)
+        self._model = prepare(model)
         self._max_new, self._search = max_new, search
         self._pairs = objective.kind == "pair"
         self._longest = model.config.max_length if model.config.positions == "learned" else None
@@ -142,11 +142,11 @@ class Writer:
         prompt = prompt.replace(segments=jnp.where(left_over, 0, prompt.segments))
         ends = {"max_new": self._max_new, "eos": specials.eos, "pad": specials.pad}
         if isinstance(self._search, Beam):
-            found = beam_search(self._split, prompt, source, beam=self._search, **ends)
+            found = beam_search(self._model, prompt, source, beam=self._search, **ends)
             return np.asarray(found.ids[:, 0])
         indices = np.pad(numbers, (0, rows - len(numbers)))
         options = {"sampling": self._search, "indices": jnp.asarray(indices)}
-        return np.asarray(sample(self._split, prompt, source, **options, **ends))
+        return np.asarray(sample(self._model, prompt, source, **options, **ends))
 
     def _width(self, sequences: list[list[int]]) -> int:
         longest = max(map(len, sequences))

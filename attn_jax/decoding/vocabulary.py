@@ -1,11 +1,9 @@
-"""The scores of a whole vocabulary: where they come from in a loop, their sum, the largest ones.
+"""The scores of a whole vocabulary: how they are laid out, their sum, the largest ones.
 
 Letters of this file: W lanes, I tokens of a lane, N rows, M beams. Token v is number v // W of lane
 v % W: a vocabulary is cut into rows of W tokens, so that maxima and sums run down the rows, along
 whole vectors, and not along them, which XLA's CPU back-end does one number at a time.
 """
-
-from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -22,19 +20,13 @@ LEAST, MOST = 128, 1024
 Scores = Float[Array, "N I W"]
 
 
-def make_readout(model: Transformer) -> Callable[[Float[Array, "N D"]], Scores]:
-    """Prepares the vocabulary for a loop; returns the function from hidden states to scores."""
-    vocab_size = model.embedding[...].shape[0]
-    lanes = count_lanes(vocab_size)
-    columns = -(-vocab_size // lanes) * lanes
-    table_DV = model.output_table(columns)
-    real = (jnp.arange(columns) < vocab_size).reshape(1, -1, lanes)
-
-    def readout(hidden_ND: Float[Array, "N D"]) -> Scores:
-        scores_NIW = model.logits(hidden_ND, table_DV).reshape(-1, columns // lanes, lanes)
-        return jnp.where(real, scores_NIW, -jnp.inf) if columns > vocab_size else scores_NIW
-
-    return readout
+def read_out(model: Transformer, hidden_ND: Float[Array, "N D"]) -> Scores:
+    """Returns the scores of every token, -inf after the last one."""
+    scores_NV = model.logits(hidden_ND)
+    N, V = scores_NV.shape
+    lanes = count_lanes(V)
+    missing = ((0, 0), (0, -V % lanes))
+    return jnp.pad(scores_NV, missing, constant_values=-jnp.inf).reshape(N, -1, lanes)
 
 
 def count_lanes(vocab_size: int) -> int:

@@ -1,5 +1,7 @@
 """Norms, MLP, dropout, and the one Block that every architecture is made of."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -11,6 +13,13 @@ from attn_jax.models.attention import Attention, KeysValues
 from attn_jax.models.cache import Cache, Memory
 from attn_jax.models.positions import Rotation
 from attn_jax.models.tokens import Tokens
+
+
+def dense_kernels(params: Any) -> Any:
+    """Marks the kernels of dense layers: not norms, biases, embeddings or position tables."""
+    return jax.tree_util.tree_map_with_path(
+        lambda path, _: "kernel" in jax.tree_util.keystr(path), params
+    )
 
 
 def make_norm(config: ModelConfig, rngs: nnx.Rngs) -> nnx.Module:

@@ -11,7 +11,7 @@ from attn_jax.config import ModelConfig
 from attn_jax.errors import InputError
 from attn_jax.models import initializers
 from attn_jax.models.cache import Cache, Memory, empty_tokens
-from attn_jax.models.layers import Block, dropout, make_norm, materialize
+from attn_jax.models.layers import Block, dropout, make_norm
 from attn_jax.models.positions import rotation, sinusoidal
 from attn_jax.models.tokens import Tokens
 
@@ -151,22 +151,10 @@ class Transformer(nnx.Module):
             x_BTD += self.side_embedding[...][sides]
         return x_BTD * self.config.d_model**0.5
 
-    def logits(
-        self, hidden: Float[Array, "*batch D"], table_DV: Float[Array, "D V"] | None = None
-    ) -> Float[Array, "*batch V"]:
-        """Returns float32 scores of every vocabulary entry; a loop passes its `output_table`."""
-        if table_DV is None:
-            table_DV = self.embedding[...].astype(hidden.dtype).T
+    def logits(self, hidden: Float[Array, "*batch D"]) -> Float[Array, "*batch V"]:
+        """Returns float32 scores of every vocabulary entry."""
+        table_DV = self.embedding[...].astype(hidden.dtype).T
         return jnp.matmul(hidden, table_DV, preferred_element_type=jnp.float32)
-
-    def output_table(self, columns: int) -> Float[Array, "D columns"]:
-        """Returns the vocabulary as the columns of a matrix, and columns of 0 after its end.
-
-        Made once before a loop: a product with few rows takes longer to read [V, D] crosswise.
-        """
-        table_DV = self.embedding[...].astype(self.config.dtype).T
-        missing = columns - table_DV.shape[1]
-        return materialize(jnp.pad(table_DV, ((0, 0), (0, missing))))
 
     def start(
         self,

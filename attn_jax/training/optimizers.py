@@ -6,6 +6,7 @@ import optax
 import optax.contrib
 
 from attn_jax.config import OptimizerConfig
+from attn_jax.models.layers import dense_kernels
 
 
 def make_schedule(config: OptimizerConfig, steps: int) -> optax.Schedule:
@@ -43,7 +44,7 @@ def make_optimizer(config: OptimizerConfig, steps: int) -> optax.GradientTransfo
     """Returns clipping by global norm (if asked for), followed by the named optimizer."""
     rate = make_schedule(config, steps)
     betas = {"b1": config.b1, "b2": config.b2}
-    decay = {"weight_decay": config.weight_decay, "mask": _is_matrix}
+    decay = {"weight_decay": config.weight_decay, "mask": dense_kernels}
     optimizer = {
         "adamw": lambda: optax.adamw(rate, eps=config.eps, **betas, **decay),
         "adam": lambda: optax.adam(rate, eps=config.eps, **betas),
@@ -70,13 +71,6 @@ def _muon(rate: optax.Schedule, config: OptimizerConfig) -> optax.GradientTransf
         adam_b1=config.b1,
         adam_b2=config.b2,
         muon_weight_dimension_numbers=lambda params: jax.tree.map(
-            lambda is_matrix: dimensions if is_matrix else None, _is_matrix(params)
+            lambda is_kernel: dimensions if is_kernel else None, dense_kernels(params)
         ),
-    )
-
-
-def _is_matrix(params: dict) -> dict:
-    """Marks the kernels of dense layers: not norms, biases, embeddings or position tables."""
-    return jax.tree_util.tree_map_with_path(
-        lambda path, _: "kernel" in jax.tree_util.keystr(path), params
     )

@@ -10,6 +10,7 @@ from oracles import PAD, Reader, exhaustive, slow_beam, strip, tokens_of, with_v
 
 from attn_jax.decoding import beam as module
 from attn_jax.decoding.beam import Beam, beam_search
+from attn_jax.decoding.prompts import prepare
 from attn_jax.decoding.sampling import greedy
 from attn_jax.errors import InputError
 from attn_jax.models.tokens import Tokens
@@ -146,7 +147,7 @@ def table_model(tiny, logits):
             jax.debug.callback(lambda: steps.append(1))
             return jax.nn.one_hot(tokens.ids, len(logits)), cache
 
-        def logits(self, hidden, table_DV):
+        def logits(self, hidden):
             return jnp.matmul(hidden, jnp.asarray(logits, jnp.float32))
 
     shapes, steps = [], []
@@ -197,7 +198,7 @@ def test_beams_share_the_source_and_the_prompt(tiny):
     B, M, H, K, S, P = 3, 5, 2, 4, 11, 13  # a cache has B * H for its first axis
     source, prompt = Tokens.of(jnp.zeros((B, S), int)), Tokens.of(jnp.zeros((B, P), int))
     rules = module._Rules(M, 1, 3, jnp.ones(4))
-    jaxpr = jax.make_jaxpr(lambda: module._search(model, prompt, source, rules, PAD))()
+    jaxpr = jax.make_jaxpr(lambda: module._search(prepare(model), prompt, source, rules, PAD))()
     sizes = {n: max(size for shape, size in shapes_in(jaxpr) if {n, K} <= shape) for n in (S, P)}
     assert sizes == {S: B * S * H * K, P: B * P * H * K}
     slots = P + M * 3

@@ -1,5 +1,7 @@
 """Greedy decoding against a slow loop that looks at the whole text again for every token."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,8 +10,9 @@ from flax import nnx
 from oracles import tokens_of
 
 from attn_jax.data.tokenizers import Tokenizer
-from attn_jax.decoding import text
-from attn_jax.decoding.sampling import greedy
+from attn_jax.decoding import beam, sampling, text
+from attn_jax.decoding.prompts import prepare
+from attn_jax.decoding.sampling import GREEDY, greedy
 from attn_jax.errors import InputError
 from attn_jax.models.transformer import Decoder
 from attn_jax.objectives.translation import CausalTranslation, PrefixTranslation, Translation
@@ -101,7 +104,7 @@ def test_decoding_stops_when_all_rows_are_finished(tiny):
             jax.debug.callback(lambda: calls.append(1))
             return jax.nn.one_hot(tokens.ids, 80), cache
 
-        def logits(self, hidden, table_DV):
+        def logits(self, hidden):
             return jnp.roll(hidden, 1, axis=-1)
 
     shapes = nnx.eval_shape(lambda: Counting(tiny(num_layers=1).config, 80, nnx.Rngs(0)))
@@ -114,6 +117,23 @@ def test_decoding_stops_when_all_rows_are_finished(tiny):
     assert (written[:, 4:] == 6).all()
     jax.effects_barrier()
     assert len(calls) == 4  # the prompt, and all but the last token of the longest row
+
+
+@pytest.mark.parametrize("search", ["greedy", "beam"])
+def test_nothing_of_the_size_of_the_parameters_is_copied(tiny, search):
+    """Neither the vocabulary nor a kernel is turned before the loop, let alone in every step."""
+    model = tiny(num_layers=1, d_model=64)
+    ready, prompt, ends = prepare(model), tokens_of([[10, 11], [12]], 2), (20, 30, 6)
+    if search == "beam":
+        arguments = (*ready, prompt, None, jnp.ones(20), 3, 1, *ends[1:])
+        program = beam._search_jit
+    else:
+        arguments = (*ready, prompt, None, jax.random.split(jax.random.key(0), 2), GREEDY, *ends)
+        program = sampling._sample_jit
+    compiled = program.lower(*arguments).compile().as_text()
+    sizes = {x.size for x in jax.tree.leaves(ready.params) if x.ndim == 2}
+    made = re.findall(r"= f32\[(\d+),(\d+)\]\S* (?:copy|transpose)\(", compiled)
+    assert sizes.isdisjoint(int(rows) * int(columns) for rows, columns in made)
 
 
 SOURCES = [[10, 11, 12, 13, 3], [15, 3], [16, 17, 3], [3], [19, 20, 21, 3], [11, 10, 3]]

@@ -43,15 +43,15 @@ def test_normalizers_are_never_below_a_score():
     assert (found >= scores.max(axis=(1, 2))).all()
 
 
-def test_a_readout_is_the_logits_and_minus_infinity_after_them(tiny, monkeypatch):
+def test_what_is_read_out_is_the_logits_and_minus_infinity_after_them(tiny, monkeypatch):
     model = tiny(num_layers=1)
     hidden = jnp.asarray(np.random.default_rng(0).normal(size=(3, 8)), jnp.float32)
     expected = np.asarray(model.logits(hidden))
-    found = np.asarray(vocabulary.make_readout(model)(hidden))
+    found = np.asarray(vocabulary.read_out(model, hidden))
     assert found.shape == (3, 1, 80)
     np.testing.assert_allclose(found[:, 0], expected, atol=1e-6)
     monkeypatch.setattr(vocabulary, "count_lanes", lambda size: 32)
-    found = np.asarray(vocabulary.make_readout(model)(hidden)).reshape(3, -1)
+    found = np.asarray(vocabulary.read_out(model, hidden)).reshape(3, -1)
     assert found.shape == (3, 96)
     np.testing.assert_allclose(found[:, :80], expected, atol=1e-6)
     assert (found[:, 80:] == -np.inf).all()
