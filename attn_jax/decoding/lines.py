@@ -15,6 +15,7 @@ from attn_jax.data.sources.files import decode, read_text
 from attn_jax.errors import InputError, WorkError
 from attn_jax.files import read_json_lines, refuse_unwritable, write_whole
 from attn_jax.locks import hold
+from attn_jax.progress import progress_bar
 
 WINDOW = 1024  # lines that are sorted by length together
 
@@ -178,7 +179,10 @@ def _shown(
 ) -> Iterator[tuple[int, str]]:
     """Shows the progress of `write_lines`."""
     found = write_lines(worker, lines, done, truncate)
-    yield from tqdm(found, total=len(lines), unit="line", initial=len(done))
+    with progress_bar(len(lines), len(done), "line") as bar:
+        for line in found:
+            yield line
+            bar.update()
 
 
 def write_lines(

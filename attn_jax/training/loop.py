@@ -13,7 +13,6 @@ import numpy as np
 import optax
 from jax.experimental import multihost_utils
 from jaxtyping import Array
-from tqdm import tqdm
 
 from attn_jax.config import Config
 from attn_jax.data.pipeline import Dataset, open_dataset
@@ -25,6 +24,7 @@ from attn_jax.files import write_whole
 from attn_jax.models.kernels import check_kernel
 from attn_jax.models.transformer import build_model
 from attn_jax.objectives import make_objective
+from attn_jax.progress import progress_bar
 from attn_jax.training.checkpoints import Checkpoints, has_checkpoint
 from attn_jax.training.initial import Start, read_start
 from attn_jax.training.ledger import (
@@ -148,10 +148,9 @@ class _Run:
                 state, totals = checkpoints.restore(state, self.texts)
             start = int(state.step)
             log = MetricsLog(self.workdir, start, t.wandb) if self.is_main else None
+            shown = {} if self.is_main else {"disable": True}  # else TQDM_DISABLE decides
             name = "/".join(self.workdir.parts[-2:])
-            shown = {"desc": name, "unit": "step"}
-            shown |= {} if self.is_main else {"disable": True}  # else TQDM_DISABLE decides
-            with tqdm(total=t.steps, initial=start, **shown) as bar:
+            with progress_bar(t.steps, start, "step", desc=name, **shown) as bar:
                 rate = make_schedule(self.config.optimizer, t.steps)
                 reporter = Reporter(log, rate, totals, bar)
                 try:

@@ -13,12 +13,12 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import jax
-from tqdm import tqdm
 
 from attn_jax.compilation_cache import use_compilation_cache
 from attn_jax.config import Config
 from attn_jax.data.pipeline import open_dataset
 from attn_jax.errors import DivergedError, HeldError, WorkError
+from attn_jax.progress import progress_bar
 from attn_jax.training.loop import train
 from attn_jax.training.metrics import read_metrics
 from attn_jax.training.run_directory import is_claimed
@@ -124,7 +124,7 @@ def _watch(
     running: dict[Future, RunSpec] = {}
     start = sum(_step(workdir) for _, workdir in runs)
     total = sum(config.train.steps for config, _ in runs)
-    with tqdm(total=total, initial=start, unit="step", smoothing=0.02) as bar:
+    with progress_bar(total, start, "step") as bar:
         while waiting or running:
             # Never more than there are workers: a queued run would begin after a stop.
             while len(running) < workers and not stop.is_set() and (run := _take(waiting)):
@@ -135,9 +135,9 @@ def _watch(
                     waiting.append(run)
             if stop.is_set() and not running:
                 raise WorkError("stopped by a signal; the same command goes on from what is saved")
-            bar.n = sum(_step(workdir) for _, workdir in runs)
             left = len(waiting) + len(running)
-            bar.set_description(f"{len(runs) - left} of {len(runs)} runs done")
+            bar.set_description(f"{len(runs) - left} of {len(runs)} runs done", refresh=False)
+            bar.update(sum(_step(workdir) for _, workdir in runs) - bar.n)
             if left:
                 time.sleep(POLL_SECONDS)
 

@@ -3,9 +3,9 @@
 from typing import Any, Protocol, runtime_checkable
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array
 
 from attn_jax.models.tokens import Pair, Tokens
 from attn_jax.training.state import TrainState
@@ -74,11 +74,16 @@ class Pmap:
         return jax.pmap(make_step(spec, axis_name="data"), axis_name="data", donate_argnums=0)
 
     def put_state(self, state: TrainState) -> TrainState:
-        """Stacks one copy a device, where pmap itself would leave it: else it compiles twice."""
+        """Puts one copy on each device, laid out as pmap leaves it: else it compiles twice."""
         devices = jax.local_devices()
         rows = NamedSharding(Mesh(devices, ("data",)), PartitionSpec("data"))
-        stacked = jax.tree.map(lambda x: jnp.stack([x] * len(devices)), state)
-        return jax.device_put(stacked, rows)
+
+        def replicate(x: Array) -> Array:
+            copies = [jax.device_put(x[None], device) for device in devices]
+            shape = (len(devices), *x.shape)
+            return jax.make_array_from_single_device_arrays(shape, rows, copies)
+
+        return jax.tree.map(replicate, state)
 
     def put_batch(self, text: Tokens | Pair) -> Tokens | Pair:
         """Cuts the rows into one group a device."""

@@ -80,7 +80,9 @@ class Reporter:
             "seconds": round(self.seconds(), 3),
             "tokens_per_s": round(speed, 1),
         }
-        self._bar.set_postfix(loss=f"{values['loss']:.3f}", tokens_per_s=f"{speed:,.0f}")
+        self._bar.set_postfix(
+            loss=f"{values['loss']:.3f}", tokens_per_s=f"{speed:,.0f}", refresh=False
+        )
         self.write(step, "train", values)
 
     def write(self, step: int, split: str, values: dict[str, Any]) -> None:

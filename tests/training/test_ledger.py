@@ -146,6 +146,18 @@ def test_a_mixture_costs_the_mean_of_its_parts(tiny, specials, by):
     assert flops(masked) < 0.9 * flops(CausalLM())
 
 
+def test_a_schedule_costs_what_its_middle_does(tiny, specials):
+    config, params = params_of(tiny)
+    text, key = Tokens.of(jnp.full((4, 64), 40)), jax.random.key(0)
+
+    def flops(first, last):
+        masked = MaskedNextToken(Masking(Vocabulary(80, specials), first, last, 0.8, 0.1))
+        return flops_per_token(config, params, masked, iter([text]), key)
+
+    assert flops(0.1, 0.5) == flops(0.3, 0.3)
+    assert flops(0.1, 0.1) < flops(0.3, 0.3) < flops(0.5, 0.5)
+
+
 def test_tokens_read_are_those_that_are_not_padding():
     assert read_tokens(row(5)) == 5
     assert read_tokens(Pair(row(5), row(3))) == 8
