@@ -81,6 +81,8 @@ def _partial(path: Path) -> Path:
 def write_whole(path: Path, text: str) -> None:
     """Writes a file so that a reader finds the old text or the new one, never a part.
 
+    That holds after a power cut too: the text is on the disk before the name means it.
+
     Links are followed; what is no regular file, such as /dev/null, is written to directly.
     """
     path = path.resolve()
@@ -89,7 +91,10 @@ def write_whole(path: Path, text: str) -> None:
         return
     partial = _partial(path)
     try:
-        partial.write_text(text, encoding="utf-8")
+        with partial.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)

@@ -1,3 +1,5 @@
+import os
+
 import pytest
 
 from attn_jax.errors import InputError
@@ -23,6 +25,18 @@ def test_links_are_followed_and_devices_are_written_to(tmp_path):
         "target",
         "target.partial",
     ]
+
+
+def test_a_file_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
+    path, seen = tmp_path / "new", []
+
+    def fsync(number):
+        seen.append((os.fstat(number).st_size, path.exists()))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    write_whole(path, "text")
+    assert seen == [(4, False)]
+    assert path.read_text() == "text"
 
 
 @pytest.mark.parametrize("text", ["{", "[" * 100_000])
