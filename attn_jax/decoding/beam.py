@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from attn_jax.decoding.devices import over_rows
 from attn_jax.decoding.prompts import Prepared, prepare, read_prompt
 from attn_jax.decoding.vocabulary import normalizers, read_out, top, top_k
 from attn_jax.errors import InputError
@@ -162,8 +163,11 @@ def _search(
 
 @partial(jax.jit, static_argnums=(0, 5, 6, 7, 8))
 def _search_jit(graph, params, prompt, source, lengths, size, n_best, eos, pad):
-    rules = _Rules(size, n_best, eos, lengths)
-    return _search(Prepared(graph, params), prompt, source, rules, pad)
+    def of_rows(shared, rows):
+        params, lengths = shared
+        return _search(Prepared(graph, params), *rows, _Rules(size, n_best, eos, lengths), pad)
+
+    return over_rows(of_rows, (params, lengths), (prompt, source))
 
 
 def beam_search(

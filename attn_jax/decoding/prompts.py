@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
+from attn_jax.decoding.devices import replicate
 from attn_jax.models.cache import Cache
 from attn_jax.models.layers import dense_kernels
 from attn_jax.models.tokens import Tokens
@@ -30,11 +31,11 @@ class Prepared(NamedTuple):
 
 
 def prepare(model: Transformer | Prepared) -> Prepared:
-    """Makes a model ready for decoding, which copies it; does nothing to one that is."""
+    """Makes a model ready for decoding, a copy on each device; does nothing to one that is."""
     if isinstance(model, Prepared):
         return model
     graph, params = nnx.split(model)
-    return Prepared(graph, _turn_kernels(params))
+    return Prepared(graph, replicate(_turn_kernels(params)))
 
 
 @jax.jit

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from attn_jax.decoding.devices import over_rows
 from attn_jax.decoding.prompts import Prepared, prepare, read_prompt
 from attn_jax.decoding.vocabulary import Scores, peaks, read_out, top
 from attn_jax.errors import InputError
@@ -143,7 +144,10 @@ def _sample(
 
 @partial(jax.jit, static_argnums=(0, 5, 6, 7, 8))
 def _sample_jit(graph, params, prompt, source, keys, sampling, max_new, eos, pad):
-    return _sample(Prepared(graph, params), prompt, source, keys, sampling, max_new, eos, pad)
+    def of_rows(params, rows):
+        return _sample(Prepared(graph, params), *rows, sampling, max_new, eos, pad)
+
+    return over_rows(of_rows, params, (prompt, source, keys))
 
 
 @jax.jit
