@@ -2,7 +2,7 @@
 
 import statistics
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -43,14 +43,23 @@ class DecodeShape:
     target_length: int = 20  # tokens generated a row
 
 
-def random_model(preset: str, shape: DecodeShape, dtype: str) -> tuple[Transformer, Tokens, Tokens]:
+def random_model(
+    preset: str, shape: DecodeShape, dtype: str, kernel: str = "auto"
+) -> tuple[Transformer, Tokens, Tokens]:
     """Returns a model with random parameters, the prompt of each row, one token, and its source.
+
+    Args:
+      preset: a name in DECODE.
+      shape: of the batch.
+      dtype: of activations.
+      kernel: of attention, a name in KERNELS.
 
     Raises:
       InputError: there is no such preset or dtype.
     """
     sizes = choose("preset", preset, DECODE)
-    model = build_model(decode_config(sizes, dtype), sizes.vocab)
+    config = replace(decode_config(sizes, dtype), attention=kernel)
+    model = build_model(config, sizes.vocab)
     key = jax.random.key(0)
     ids = jax.random.randint(key, (shape.batch_size, shape.source_length), 0, sizes.vocab)
     return model, Tokens.of(ids[:, :1]).causal(), Tokens.of(ids)

@@ -1,59 +1,39 @@
 """What one more token costs in short and in long generations, with and without its attention."""
 
+import statistics
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-from flax import nnx
-from jaxtyping import Array
+from jaxtyping import Array, Float
 
 from attn_jax.benchmark.decode import DecodeShape, generate, random_model
-from attn_jax.benchmark.measure import Budget, finish, peak_mib, time_steps
-from attn_jax.decoding.prompts import read_prompt
-from attn_jax.models.kernels import choose_kernel
+from attn_jax.benchmark.measure import Budget, finish, peak_mib, time_in_turn
+from attn_jax.models.kernels import KERNELS, attend_dense
 from attn_jax.models.tokens import Tokens
-from attn_jax.models.transformer import Transformer
 
 LENGTHS = (32, 128, 512)  # tokens generated a row
+FIRST = 16  # slots; fewer than the shortest has, so that all lengths cut
+FIRST_SLOTS = "first_slots"  # no config may name this kernel: its results are wrong
 
 
-@partial(jax.jit, static_argnums=(0, 3))
-def _attend_only(graph: Any, params: Any, prompt: Tokens, shape: DecodeShape) -> Array:
-    """Writes to the cache and attends over it, as generation does in every layer and step."""
-    model = nnx.merge(graph, params)
-    c, B, M = model.config, shape.batch_size, shape.beam_size
-    started = read_prompt(model, prompt, None, shape.target_length, M)
-    cache = started.cache.fork(M) if M > 1 else started.cache
-    H, G, K = c.num_heads, c.num_kv_heads or c.num_heads, c.d_model // c.num_heads
-    kernel = choose_kernel("dense", M, cache.tokens.ids.shape[1])
-
-    def step(i: Array, state: tuple) -> tuple:
-        cache, x_BHMK = state
-        ids = jnp.zeros((B, M), jnp.int32)
-        tokens = started.following(i, ids, ids == 0)
-        cache, layers = cache.write_tokens(tokens), []
-        for layer in range(c.num_layers):
-            new = x_BHMK[:, :G]
-            layers.append(cache.write_layer(layer, (new, new)))
-            # What comes out is read next, so that nothing can be left out or done at once.
-            x_BHMK = kernel(x_BHMK, *layers[-1], tokens, cache.seen())
-        return cache.advance(tuple(layers), M), x_BHMK
-
-    state = (cache, jnp.ones((B, H, M, K), c.dtype))
-    return jax.lax.fori_loop(0, shape.target_length - 1, step, state)[1]
+def attend_first_slots(
+    q_BHTK: Float[Array, "B H T K"],
+    k_BGSK: Float[Array, "B G S K"],
+    v_BGSK: Float[Array, "B G S K"],
+    queries: Tokens,
+    keys: Tokens,
+    window: int = 0,
+) -> Float[Array, "B H T K"]:
+    """Attends to the first 16 keys only: the same work, however many there are."""
+    first = jax.tree.map(lambda x: x[..., :FIRST], keys)
+    k_BGFK, v_BGFK = k_BGSK[:, :, :FIRST], v_BGSK[:, :, :FIRST]
+    return attend_dense(q_BHTK, k_BGFK, v_BGFK, queries, first, window)
 
 
-def attend_only(model: Transformer, prompt: Tokens, shape: DecodeShape) -> Array:
-    """Does the self-attention of a whole generation, and nothing else of it.
-
-    Args:
-      model: of any sizes, its cache a full one.
-      prompt: [B, 1].
-      shape: of the generation.
-    """
-    return _attend_only(*nnx.split(model), prompt, shape)
+KERNELS[FIRST_SLOTS] = attend_first_slots
 
 
 def per_token(whole: list[float], one: float, lengths: tuple[int, ...]) -> list[float]:
@@ -62,48 +42,58 @@ def per_token(whole: list[float], one: float, lengths: tuple[int, ...]) -> list[
 
 
 def run(preset: str, shape: DecodeShape, budget: Budget, dtype: str = "float32") -> dict[str, Any]:
-    """Times whole generations of 32, 128 and 512 tokens, and their attention alone; prints a table.
+    """Times whole generations of 32, 128 and 512 tokens, and the same without most attention.
 
     A step of the loop attends to all slots of its cache, as many as there will be tokens, so the
-    attention of a token grows with the length. The rest should not.
+    attention of a token grows with the length. The rest should not. It is measured as a generation
+    that does all the same, writes its whole cache too, but attends to 16 slots of it only.
 
     Args:
       preset: a name in DECODE, of the model's sizes.
       shape: of the batch; its target length is not read.
-      budget: of each measurement.
+      budget: of all together; a step is one round of all generations.
       dtype: of activations.
 
     Returns:
       The report. `results` has, for each length, milliseconds of one more token of every row, of
-      them its attention, and the rest; `growth` is how much more each is at the last length than at
-      the first.
+      them its attention (beyond 16 slots), and the rest; `growth` is how much more each is at the
+      last length than at the first.
 
     Raises:
       InputError: there is no such preset, dtype or beam size.
     """
-    model, prompt, source = random_model(preset, shape, dtype)
-
-    def seconds(name: str, length: int) -> float:
-        of_length = replace(shape, target_length=length)
-        if name == "attention":
-            work = partial(attend_only, model, prompt, of_length)
-        else:
-            work = partial(generate, model, prompt, source, of_length)
-        # The fastest: differences of medians are lost in what else the machine does.
-        return min(time_steps(work, budget, f"{name} {length}"))
-
+    works = {}
+    for name, kernel in {"whole": "auto", "rest": FIRST_SLOTS}.items():
+        model, prompt, source = random_model(preset, shape, dtype, kernel)
+        for length in (1, *LENGTHS):
+            of_length = replace(shape, target_length=length)
+            once = partial(generate, model, prompt, source, of_length)
+            works[name, length] = partial(_generations, once, _count(length))
+    times = time_in_turn(works, budget, "lengths")
+    seconds = {key: statistics.median(found) / _count(key[1]) for key, found in times.items()}
     rows = {}
-    for name in ("whole", "attention"):
-        measured = [seconds(name, length) for length in LENGTHS]
-        rows[name] = per_token(measured, seconds(name, 1), LENGTHS)
-    rows["rest"] = [a - b for a, b in zip(rows["whole"], rows["attention"], strict=True)]
+    for name in ("whole", "rest"):
+        generations = [seconds[name, length] for length in LENGTHS]
+        rows[name] = per_token(generations, seconds[name, 1], LENGTHS)
+    differences = [a - b for a, b in zip(rows["whole"], rows["rest"], strict=True)]
+    rows = {"whole": rows["whole"], "attention": differences, "rest": rows["rest"]}
     milliseconds = {name: [1e3 * x for x in row] for name, row in rows.items()}
-    growth = {name: row[-1] / row[0] for name, row in rows.items()}
+    growth = {name: rows[name][-1] / rows[name][0] for name in ("whole", "rest")}
     print(table(milliseconds, growth))
     report = {"kind": "lengths", "name": preset, "dtype": dtype, "beam_size": shape.beam_size}
     report |= {"batch_size": shape.batch_size, "source_length": shape.source_length}
     results = {"lengths": list(LENGTHS)} | {f"{k}_ms": v for k, v in milliseconds.items()}
     return finish(report | {"results": results, "growth": growth, "peak_mib": peak_mib()})
+
+
+def _count(length: int) -> int:
+    """Returns how many generations are timed as one, so that none meets only the best moments."""
+    return max(LENGTHS) // max(length, min(LENGTHS))
+
+
+def _generations(once: Callable[[], Array], count: int) -> None:
+    for _ in range(count):
+        once().block_until_ready()
 
 
 def table(milliseconds: dict[str, list[float]], growth: dict[str, float]) -> str:
@@ -113,5 +103,6 @@ def table(milliseconds: dict[str, list[float]], growth: dict[str, float]) -> str
     lines.append("|---" * (len(LENGTHS) + 2) + "|")
     for name, row in milliseconds.items():
         values = " | ".join(f"{x:.3f}" for x in row)
-        lines.append(f"| {name} | {values} | {growth[name]:.2f} |")
+        times = f"{growth[name]:.2f}" if name in growth else ""
+        lines.append(f"| {name} | {values} | {times} |")
     return "\n".join(lines)

@@ -6,7 +6,7 @@ import resource
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,15 +54,31 @@ def time_steps(run: Callable[[], Any], budget: Budget, name: str) -> list[float]
       budget: how many steps.
       name: of the progress bar on stderr.
     """
+    return time_in_turn({name: run}, budget, name)[name]
 
-    def once() -> float:
+
+def time_in_turn(
+    works: Mapping[Hashable, Callable[[], Any]], budget: Budget, name: str
+) -> dict[Hashable, list[float]]:
+    """As `time_steps`, of several works that take turns, so that all meet the same machine.
+
+    Args:
+      works: what to call; a step is one call of each.
+      budget: how many steps.
+      name: of the progress bar on stderr.
+    """
+
+    def once(run: Callable[[], Any]) -> float:
         start = time.perf_counter()
         jax.block_until_ready(run())
         return time.perf_counter() - start
 
-    last = [once() for _ in range(WARM_UP)][-1]
-    bar = tqdm(range(budget.count(last)), name, unit="step", file=sys.stderr, mininterval=1)
-    return [once() for _ in bar]
+    last = [sum(once(run) for run in works.values()) for _ in range(WARM_UP)][-1]
+    times = {key: [] for key in works}
+    for _ in tqdm(range(budget.count(last)), name, unit="step", file=sys.stderr, mininterval=1):
+        for key, run in works.items():
+            times[key].append(once(run))
+    return times
 
 
 def compile_ahead(function: Any, *args: Any) -> tuple[float, float]:

@@ -113,9 +113,7 @@ class Attention(nnx.Module):
     def __call__(self, q, k, v, queries: Tokens, keys: Tokens, capture=None) -> Array:
         """Attends with q [B, H, T, K] to k and v [B, G, S, K]; projects back to [B * T, D]."""
         if capture is None:
-            # A few queries, one a beam, of which each has its own fields of the keys.
-            name = "dense" if keys.segments.ndim == 3 else self.kernel
-            kernel = choose_kernel(name, q.shape[2], k.shape[2])
+            kernel = choose_kernel(self.kernel, q.shape[2], keys)
             y_BHTK = kernel(q, k, v, queries, keys, self.window)
         else:
             y_BHTK = attend(q, k, v, queries, keys, self.window, capture)

@@ -22,11 +22,12 @@ from attn_jax.benchmark import (
 )
 from attn_jax.benchmark import input as pipeline
 from attn_jax.benchmark.measure import Budget
-from attn_jax.config import ModelConfig
+from attn_jax.config import Config, ModelConfig
 from attn_jax.errors import InputError
 from attn_jax.models.transformer import build_model
 from attn_jax.objectives.batch import Batch
 from attn_jax.training.ledger import count_parameters, training_flops
+from attn_jax.validation import validate
 
 KEYS = {
     "tokens_per_s",
@@ -123,23 +124,31 @@ def test_the_cost_of_a_token_by_hand():
     assert lengths.per_token([2.0 + 1, 2.0 + 4 * 3], one=2.0, lengths=(2, 5)) == [1, 3]
 
 
-def test_attention_alone_reads_a_whole_cache_in_every_layer(monkeypatch):
-    """Traced once for the loop: 1 slot of the prompt, and 2 beams times 3 more tokens."""
-    seen = []
+@pytest.mark.parametrize("beam", [1, 2])
+def test_the_rest_attends_to_its_first_slots_but_keeps_a_whole_cache(monkeypatch, beam):
+    """Its attention works as much in a long generation as in a short one; nothing else is less."""
+    read, whole = [], []
 
-    def choose(name, queries, slots):
-        def kernel(q, k, v, *fields):
-            seen.append((q.shape, k.shape, v.shape))
-            return q
+    def dense(q, k, v, queries, keys, window):
+        read.append((k.shape[2], v.shape[2], keys.segments.shape[-1]))
+        return q
 
-        return kernel
+    def first(q, k, *rest):
+        whole.append(k.shape[2])
+        return attend_first_slots(q, k, *rest)
 
-    monkeypatch.setattr(lengths, "choose_kernel", choose)
-    shape = decode.DecodeShape(beam_size=2, batch_size=B, target_length=4)
-    model, prompt, _ = decode.random_model("tiny", shape, "float32")
-    found = lengths.attend_only(model, prompt, shape)
-    assert found.shape == (B, 2, 2, D // 2)
-    assert seen == [((B, 2, 2, D // 2), (B, 2, 7, D // 2), (B, 2, 7, D // 2))] * L
+    attend_first_slots = lengths.attend_first_slots
+    monkeypatch.setattr(lengths, "attend_dense", dense)
+    monkeypatch.setitem(lengths.KERNELS, lengths.FIRST_SLOTS, first)
+    shape = decode.DecodeShape(beam, B, source_length=20, target_length=40)
+    decode.generate(*decode.random_model("tiny", shape, "float32", lengths.FIRST_SLOTS), shape)
+    assert set(read) == {(16, 16, 16)}
+    assert max(whole) == 1 + beam * 39  # the prompt, and what is read of the generated ones
+
+
+def test_no_config_can_name_the_kernel_of_a_benchmark():
+    with pytest.raises(InputError, match=r"model\.attention"):
+        validate(Config(model=ModelConfig(attention=lengths.FIRST_SLOTS)))
 
 
 @pytest.mark.slow
@@ -149,7 +158,7 @@ def test_lengths_are_told_apart_from_their_attention(monkeypatch, capsys):
     found = result["results"]
     assert found["lengths"] == [2, 4]
     whole, attention, rest = (found[f"{name}_ms"] for name in ("whole", "attention", "rest"))
-    np.testing.assert_allclose(rest, np.subtract(whole, attention), rtol=1e-3)
+    np.testing.assert_allclose(attention, np.subtract(whole, rest), rtol=1e-3)
     assert result["growth"]["whole"] == pytest.approx(whole[1] / whole[0], rel=1e-3)
     assert result["batch_size"] == B
     table = capsys.readouterr().out.splitlines()

@@ -220,11 +220,14 @@ def test_capturing_does_not_change_the_output(tiny):
 
 
 def test_auto_takes_the_kernel_for_long_sequences_where_both_sides_are_long():
-    assert choose_kernel("auto", LONG, LONG) is attend_blockwise
-    assert choose_kernel("auto", LONG - 1, LONG) is attend_dense
-    assert choose_kernel("auto", 1, 10 * LONG) is attend_dense  # a decoding step
-    assert choose_kernel("blockwise", 1, 1) is attend_blockwise
-    assert choose_kernel("dense", LONG, LONG) is attend_dense
+    long, one = Tokens.of(jnp.zeros((1, LONG), int)), Tokens.of(jnp.zeros((1, 1), int))
+    of_beams = jax.tree.map(lambda x: jnp.stack([x, x], 1), long)
+    assert choose_kernel("auto", LONG, long) is attend_blockwise
+    assert choose_kernel("auto", LONG - 1, long) is attend_dense
+    assert choose_kernel("auto", 1, long) is attend_dense  # a decoding step
+    assert choose_kernel("blockwise", 1, one) is attend_blockwise
+    assert choose_kernel("dense", LONG, long) is attend_dense
+    assert choose_kernel("blockwise", 2, of_beams) is attend_dense
 
 
 def test_a_model_computes_the_same_with_either_kernel(tiny):
