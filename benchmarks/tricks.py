@@ -68,8 +68,19 @@ def derived_attention(patch: Patch) -> None:
 
 
 def derived_losses(patch: Patch) -> None:
-    """Cross-entropy with the gradient that JAX derives."""
-    patch(losses, "_cross_entropy", lambda *args: losses._forward(*args)[0])
+    """Cross-entropy of all targets at once, with the gradient that JAX derives."""
+
+    def whole(hidden_ND, table_VD, targets_N, weights_N, smoothing):
+        table_VD = table_VD.astype(hidden_ND.dtype)
+        (loss, *scores), _ = losses._score(table_VD, hidden_ND, targets_N, smoothing)
+        return jnp.sum(loss * weights_N), tuple(scores)
+
+    patch(losses, "cross_entropy", whole)
+
+
+def one_piece(patch: Patch) -> None:
+    """All logits at once, with the gradient by hand."""
+    patch(losses, "most_logits", lambda: 2**40)
 
 
 def all_positions(patch: Patch) -> None:
@@ -104,6 +115,7 @@ TRICKS = {
     "barriers": Trick("barriers before products", no_barriers),
     "attention": Trick("attention with its gradient by hand", derived_attention),
     "losses": Trick("cross-entropy with its gradient by hand", derived_losses),
+    "pieces": Trick("logits in pieces that caches hold", one_piece),
     "targets": Trick("vocabulary only at targets (masked LM)", all_positions, "masked_lm"),
     "dropout": Trick("four draws a random word (dropout 0.2)", bernoulli, fields={"dropout": 0.2}),
 }

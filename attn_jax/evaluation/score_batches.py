@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float, Int
 from attn_jax.models.tokens import Pair, Tokens
 from attn_jax.models.transformer import Transformer
 from attn_jax.objectives import Objective
-from attn_jax.objectives.losses import MOST_LOGITS
+from attn_jax.objectives.losses import most_logits
 
 POSITIONS = 2**13  # of a batch, padding included
 NARROWEST = 8  # positions of a row
@@ -200,6 +200,6 @@ def _read_out(
         return chosen - jax.nn.logsumexp(logits), jnp.sum(logits >= chosen) == 1
 
     places = hidden.reshape(B * N, D), targets.reshape(B * N)
-    piece = max(MOST_LOGITS // model.embedding[...].shape[0], 1)
+    piece = max(most_logits() // model.embedding[...].shape[0], 1)
     scores = jax.lax.map(score, places, batch_size=min(piece, B * N))
     return tuple(x.reshape(B, N) for x in scores)

@@ -10,12 +10,18 @@ from attn_jax.benchmark import train
 from attn_jax.benchmark.presets import TrainSizes
 from attn_jax.config import with_fields
 from attn_jax.models.transformer import build_model
+from attn_jax.objectives import losses
 from attn_jax.training import step
 from attn_jax.training.state import split_model
 from attn_jax.validation import validate
 from benchmarks import tricks
 
 SIZES = TrainSizes(layers=1, heads=2, width=8, length=12, batch=4, vocab=40)
+
+
+@pytest.fixture(autouse=True)
+def _pieces_of_few_logits(monkeypatch):
+    monkeypatch.setattr(losses, "most_logits", lambda: 20 * SIZES.vocab)
 
 
 def lowered(objective, fields):

@@ -15,7 +15,7 @@ from attn_jax.objectives.losses import TokenLosses, cross_entropy, token_losses
 
 KEY = jax.random.key(0)
 IDS = jnp.asarray(np.random.default_rng(0).integers(7, 80, (6, 6)), jnp.int32)
-ZERO = np.zeros(1, np.int32)
+ZERO, ONE = np.zeros(1, np.int32), np.ones(1, np.float32)
 # Rows of 6, 5, .. 1 tokens.
 TOKENS = Tokens.of(IDS, jnp.arange(6)[None] < 6 - jnp.arange(6)[:, None])
 BATCH = jax.jit(CausalLM())(TOKENS, KEY)
@@ -36,6 +36,10 @@ def losses_of(model, batch, key=None, label_smoothing=0.0):
 def _logits(graph, params, batch):
     model = nnx.merge(graph, params)
     return model.logits(model(batch.inputs, batch.source))
+
+
+def compiled(smoothing, most=None):
+    return jax.jit(partial(cross_entropy, label_smoothing=smoothing, most=most))
 
 
 def logits_of(model, batch):
@@ -70,68 +74,85 @@ def test_token_losses_equal_slow_cross_entropy(tiny, smoothing):
     got = losses_of(model, batch, label_smoothing=smoothing)
     nll, correct, loss = slow_losses(model, batch, smoothing)
     np.testing.assert_allclose(got.nll, nll, atol=1e-5)
-    np.testing.assert_allclose(got.loss, loss, atol=1e-5)
+    np.testing.assert_allclose(got.total, (loss * batch.weights).sum(), rtol=1e-5)
     assert np.array_equal(got.correct, correct)
     assert 6 <= correct.sum() < 36
     assert np.array_equal(got.weights, batch.weights)
-    assert (smoothing == 0) == np.array_equal(got.nll, got.loss)
+    assert (smoothing == 0) == (got.sums()["nll"] == got.total)
 
 
 def test_label_smoothing_by_hand():
     """Of three words with probabilities 1/2, 1/4, 1/4, the first is right; 0.3 is spread."""
     table = jnp.asarray(np.log([[0.5], [0.25], [0.25]]), jnp.float32)
-    nll, evenly, correct = jax.jit(cross_entropy)(np.ones((1, 1), np.float32), table, ZERO)
+    total, (nll, correct) = compiled(0.3)(np.ones((1, 1), np.float32), table, ZERO, ONE)
     expected = 0.8 * np.log(2) + 0.2 * np.log(4)  # 0.7 + 0.1 on the first, 0.1 on each other
-    np.testing.assert_allclose(0.7 * nll[0] + 0.3 * evenly[0], expected, rtol=1e-6)
+    np.testing.assert_allclose(total, expected, rtol=1e-6)
     np.testing.assert_allclose(nll[0], np.log(2), rtol=1e-6)
     assert correct.tolist() == [1.0]
 
 
-def plain_cross_entropy(hidden, table, targets):
+def plain_cross_entropy(hidden, table, targets, weights, smoothing=0.0):
+    """All logits at once."""
     log_p = jax.nn.log_softmax(hidden @ table.T)
     nll = -jnp.take_along_axis(log_p, targets[:, None], axis=-1)[:, 0]
-    return nll, -log_p.mean(-1), nll
+    total = jnp.sum(weights * ((1 - smoothing) * nll - smoothing * log_p.mean(-1)))
+    return total, (nll, (log_p.argmax(-1) == targets).astype(jnp.float32))
 
 
-def loss_gradients(function):
-    """Of a mixture of both losses in which every target has a weight of its own."""
-    rng = np.random.default_rng(0)
-    hidden, table = (rng.normal(size=(n, 4)).astype(np.float32) for n in (5, 7))
-    targets, weights = rng.integers(0, 7, 5, np.int32), rng.normal(size=(2, 5)).astype(np.float32)
+RNG = np.random.default_rng(0)
+HIDDEN, TABLE = (RNG.normal(size=(n, 4)).astype(np.float32) for n in (5, 7))
+TARGETS, WEIGHTS = RNG.integers(0, 7, 5, np.int32), RNG.normal(size=5).astype(np.float32)
+ARGS = tuple(map(jnp.asarray, (HIDDEN, TABLE, TARGETS, WEIGHTS)))
+
+
+def with_gradients(function, smoothing):
+    """Value, scores and gradients, where the loss is one of two terms."""
 
     def total(hidden, table, targets, weights):
-        nll, evenly, _ = function(hidden, table, targets)
-        return jnp.sum(nll * weights[0] + evenly * weights[1])
+        total, scores = function(hidden, table, targets, weights, smoothing)
+        return 3 * total + hidden.sum(), scores
 
-    return jax.jit(jax.grad(total, (0, 1)))(hidden, table, targets, weights)
-
-
-def test_the_gradient_by_hand_equals_the_automatic_one():
-    by_hand, automatic = loss_gradients(cross_entropy), loss_gradients(plain_cross_entropy)
-    for got, expected in zip(by_hand, automatic, strict=True):
-        np.testing.assert_allclose(got, expected, atol=1e-5)
-        assert abs(np.asarray(expected)).max() > 0.1
+    return jax.jit(jax.value_and_grad(total, (0, 1, 3), has_aux=True))(*ARGS)
 
 
-@pytest.mark.parametrize("most", [7, 15, 34])
-def test_pieces_equal_the_whole(most):
-    """One, two and four targets at a time, of five; not all logits are there at once."""
-    in_pieces = partial(cross_entropy, most_logits=most)
-    for got, expected in zip(loss_gradients(in_pieces), loss_gradients(cross_entropy), strict=True):
-        np.testing.assert_allclose(got, expected, atol=1e-6)
-    hidden = jnp.ones((5, 4))
-    args = hidden, jnp.eye(7, 4), jnp.arange(5)
-    for got, expected in zip(in_pieces(*args), cross_entropy(*args), strict=True):
-        assert np.array_equal(got, expected)
-    shapes = str(jax.make_jaxpr(jax.grad(lambda h: in_pieces(h, *args[1:])[0].sum()))(hidden))
-    assert "f32[5,7]" not in shapes
+@pytest.mark.parametrize("smoothing", [0.0, 0.3])
+@pytest.mark.parametrize("most", [1, 7, 15, 34, 35])
+def test_pieces_equal_all_at_once_with_the_gradient_that_jax_derives(most, smoothing):
+    """One, two, four and all five targets at a time, each with a weight of its own."""
+    got = with_gradients(partial(cross_entropy, most=most), smoothing)
+    expected = with_gradients(plain_cross_entropy, smoothing)
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-5)
+    assert all(abs(np.asarray(x)).max() > 0.1 for x in jax.tree.leaves(expected))
+    # Without a gradient another program does the same.
+    alone = compiled(smoothing, most)(*ARGS)
+    np.testing.assert_allclose(3 * alone[0] + HIDDEN.sum(), got[0][0], rtol=1e-6)
+    for a, b in zip(alone[1], got[0][1], strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6)
+
+
+def test_logits_of_one_piece_are_all_that_there_are():
+    """And each is computed once, with a gradient as without one."""
+
+    def total(hidden):
+        return cross_entropy(hidden, *ARGS[1:], most=15)[0]
+
+    for function, products in ((total, 1), (jax.grad(total), 3)):
+        program = str(jax.make_jaxpr(function)(ARGS[0]))
+        assert "f32[5,7]" not in program
+        assert program.count("dot_general") == products
+
+
+def test_only_the_total_has_a_gradient():
+    gradient = jax.grad(lambda hidden: cross_entropy(hidden, *ARGS[1:])[1][0].sum())
+    assert not gradient(ARGS[0]).any()
 
 
 def test_large_logits_do_not_overflow():
     hidden, table = np.full((1, 1), 1e3, np.float32), np.array([[1e3], [-1e3]], np.float32)
-    nll, evenly, _ = jax.jit(cross_entropy)(hidden, table, ZERO)
+    total, (nll, _) = compiled(0.1)(hidden, table, ZERO, ONE)
     assert nll.tolist() == [0.0]
-    assert np.isfinite(evenly).all()
+    assert np.isfinite(total)
 
 
 def test_gathered_places_equal_all_places_with_zero_weights(tiny):
@@ -152,14 +173,19 @@ def test_gathered_places_equal_all_places_with_zero_weights(tiny):
 def test_sums_divided_once_equal_the_mean_over_unequal_pieces():
     """T6: pieces of a batch hold different numbers of targets."""
     rng = np.random.default_rng(0)
-    values = [rng.uniform(0, 5, (6, 6)).astype(np.float32) for _ in range(3)]
-    total = jax.jit(TokenLosses.sums)
-    whole = TokenLosses(*values, np.asarray(BATCH.weights))
+    values = [rng.uniform(0, 5, (6, 6)).astype(np.float32) for _ in range(2)]
+    weights = np.asarray(BATCH.weights)
+
+    @jax.jit
+    def total(nll, correct, weights):
+        return TokenLosses(nll, correct, weights, jnp.sum(nll * weights)).sums()
+
+    whole = (*values, weights)
     counted = np.asarray(BATCH.weights) > 0
-    sums = total(whole)
+    sums = total(*whole)
     assert sums["weight"] == counted.sum() == 15
-    pieces = [total(jax.tree.map(lambda x: x[rows], whole)) for rows in (slice(1), slice(1, 6))]  # noqa: B023
-    for name, value in zip(("nll", "correct", "loss"), values, strict=True):
+    pieces = [total(*(x[rows] for x in whole)) for rows in (slice(1), slice(1, 6))]
+    for name, value in {"nll": values[0], "correct": values[1], "loss": values[0]}.items():
         mean = np.asarray(value)[counted].mean()
         once = sum(p[name] for p in pieces) / sum(p["weight"] for p in pieces)
         np.testing.assert_allclose(once, mean, rtol=1e-6)
@@ -187,7 +213,7 @@ def test_targets_that_do_not_count_have_no_gradient(tiny):
 
 def test_a_key_turns_dropout_on(tiny):
     model = tiny(num_layers=1, dropout=0.2)
-    run = lambda key: float(losses_of(model, BATCH, key).loss.sum())  # noqa: E731
+    run = lambda key: float(losses_of(model, BATCH, key).total)  # noqa: E731
     assert run(None) == run(None)
     assert run(KEY) == run(KEY)
     assert len({run(None), run(KEY), run(jax.random.key(1))}) == 3
