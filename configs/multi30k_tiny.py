@@ -6,8 +6,9 @@ train_files and so on. Their Transformer-Tiny has BLEU 41.02 on test.2016, after
 updates of 8,000 tokens with Adam.
 
 Here it is BLEU 40.2 (three seeds) in half an hour on two CPU cores: 2,400 updates of 4,096 tokens a
-side with Muon, pre-norm, and the average of the last ten checkpoints, 60 updates apart. It does what the end of a schedule
-does, so the rate falls to 0.3 of its peak only; down to 0.02 the average brings nothing.
+side with Muon, pre-norm, and the average of the last ten checkpoints, 60 updates apart. It does
+what the end of a schedule does, so the rate falls to 0.3 of its peak only; down to 0.02 the average
+brings nothing.
 
 python -m experiments.train --config=configs/multi30k_tiny.py --workdir=runs/multi30k
 python -m experiments.evaluate --workdir=runs/multi30k --average_last=10 --evaluators=translation \
