@@ -148,6 +148,20 @@ def test_only_the_total_has_a_gradient():
     assert not gradient(ARGS[0]).any()
 
 
+def test_the_gradient_of_bfloat16_is_near_that_of_float32():
+    """Even of a target that is all but certain: one less its probability is not rounded first."""
+    hidden, table = jnp.full((1, 4), 2.0), jnp.asarray([[1.0] * 4, [0.0] * 4])
+
+    def of_table(hidden):
+        total = lambda table: cross_entropy(hidden, table, jnp.asarray(ZERO), jnp.ones(1))[0]  # noqa: E731
+        return jax.grad(total)(table)
+
+    exact, rounded = of_table(hidden), of_table(hidden.astype(jnp.bfloat16))
+    assert rounded.dtype == jnp.float32
+    np.testing.assert_allclose(rounded, exact, rtol=2**-7)
+    assert 0 < abs(np.asarray(exact)).max() < 2**-9
+
+
 def test_large_logits_do_not_overflow():
     hidden, table = np.full((1, 1), 1e3, np.float32), np.array([[1e3], [-1e3]], np.float32)
     total, (nll, _) = compiled(0.1)(hidden, table, ZERO, ONE)
