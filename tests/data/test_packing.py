@@ -85,8 +85,7 @@ def test_padding_of_pairs_is_counted_and_small(lengths):
     positions = len(packing.members) * (packing.source + packing.target)
     tokens = (source + target).sum()
     assert packing.padding_share == pytest.approx(1 - tokens / positions)
-    short = pack_pairs(source // 3 + 1, target // 3 + 1, 64)
-    assert short.padding_share < 0.05
+    assert packing.padding_share < 0.007  # first fit decreasing: 0.009
     one_a_row = 1 - tokens / (len(source) * 128)
     assert packing.padding_share < one_a_row / 2  # the control
 
