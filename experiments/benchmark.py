@@ -22,6 +22,7 @@ from attn_jax.benchmark.attention import KERNELS
 from attn_jax.benchmark.decode import DecodeShape
 from attn_jax.benchmark.measure import Budget
 from attn_jax.config import Config
+from attn_jax.devices import use_cores
 from attn_jax.validation import validate
 
 CONFIG = launch.define_config("Experiment, a file of configs/.")
@@ -46,6 +47,8 @@ def main() -> None:
     # So that compile_s is that of a first start, and every program can tell its memory.
     jax.config.update("jax_enable_compilation_cache", False)
     kinds.check_flags(WHAT.value, [name for name in flags.FLAGS if flags.FLAGS[name].present])
+    if WHAT.value in ("decode", "lengths"):
+        use_cores()  # as generate does
     given = CONFIG.value is not None
     options = kinds.Options(
         preset=PRESET.value,

@@ -13,6 +13,7 @@ from ml_collections import config_flags
 from attn_jax import launch
 from attn_jax.config import with_fields
 from attn_jax.data.pipeline import open_dataset
+from attn_jax.devices import use_cores
 from attn_jax.errors import InputError
 from attn_jax.evaluation.evaluators import Evaluation, split_items
 from attn_jax.evaluation.results import flat_numbers
@@ -29,6 +30,7 @@ flags.mark_flag_as_required("workdir")
 
 def main() -> None:
     """Evaluates as the flags say."""
+    use_cores()
     run = restore_run(Path(WORKDIR.value), STEP.value, AVERAGE.value)
     changes = config_flags.get_override_values(flags.FLAGS["config"])
     for name in changes:

@@ -15,6 +15,7 @@ from attn_jax import launch
 from attn_jax.decoding.beam import Beam
 from attn_jax.decoding.lines import write_file
 from attn_jax.decoding.text import Writer, make_search
+from attn_jax.devices import use_cores
 from attn_jax.errors import InputError
 from attn_jax.training.restore import restore_run
 
@@ -41,6 +42,7 @@ flags.mark_flag_as_required("workdir")
 
 def main() -> None:
     """Generates as the flags say."""
+    use_cores()
     search = make_search(**{name: flag.value for name, flag in SEARCH.items()})
     run = restore_run(Path(WORKDIR.value), STEP.value, AVERAGE.value)
     if not hasattr(run.objective, "prompt"):

@@ -14,6 +14,7 @@ from absl import flags
 
 from attn_jax import launch
 from attn_jax.decoding.lines import write_file
+from attn_jax.devices import use_cores
 from attn_jax.evaluation.methods import METHODS, OWN
 from attn_jax.evaluation.score_lines import LineScorer
 from attn_jax.evaluation.scoring import make_scorer
@@ -34,6 +35,7 @@ flags.mark_flag_as_required("workdir")
 
 def main() -> None:
     """Scores as the flags say."""
+    use_cores()
     run = restore_run(Path(WORKDIR.value), STEP.value, AVERAGE.value)
     about = (run.graph, run.objective, run.tokenizer, run.config.model)
     scorer = make_scorer(METHOD.value, *about)

@@ -13,6 +13,7 @@ from typing import Any
 import jax
 from tqdm import tqdm
 
+from attn_jax.devices import cores
 from attn_jax.errors import InputError
 from attn_jax.training.run_directory import versions
 
@@ -114,10 +115,9 @@ def speed(times: list[float], tokens_per_step: float | int) -> dict[str, Any]:
 
 def surroundings() -> dict[str, Any]:
     """Returns what a number depends on besides the code."""
-    has_affinity = hasattr(os, "sched_getaffinity")
     return {
         "device": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
-        "cores": len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count(),
+        "cores": len(cores()),
         "glibc_tunables": os.environ.get("GLIBC_TUNABLES", ""),
         "versions": versions(),
     }

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from attn_jax.decoding.devices import over_rows
 from attn_jax.decoding.prompts import Prepared, prepare, read_prompt
 from attn_jax.decoding.vocabulary import normalizers, read_out, top, top_k
+from attn_jax.devices import over_rows
 from attn_jax.errors import InputError
 from attn_jax.models.cache import Cache
 from attn_jax.models.tokens import Tokens

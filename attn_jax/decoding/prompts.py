@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
-from attn_jax.decoding.devices import replicate
+from attn_jax.devices import replicate
 from attn_jax.models.cache import Cache
 from attn_jax.models.layers import dense_kernels
 from attn_jax.models.tokens import Tokens

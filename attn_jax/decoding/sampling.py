@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from attn_jax.decoding.devices import over_rows
 from attn_jax.decoding.prompts import Prepared, prepare, read_prompt
 from attn_jax.decoding.vocabulary import Scores, peaks, read_out, top
+from attn_jax.devices import over_rows
 from attn_jax.errors import InputError
 from attn_jax.models.tokens import Tokens
 from attn_jax.models.transformer import Transformer

@@ -10,9 +10,11 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array
 
+from attn_jax.devices import over_rows, replicate
 from attn_jax.evaluation.evaluator import Evaluator, Subject
 from attn_jax.models.tokens import Pair, Tokens
 from attn_jax.objectives import Objective
+from attn_jax.objectives.batch import Batch
 from attn_jax.objectives.losses import token_losses
 
 
@@ -36,6 +38,7 @@ class Loss(Evaluator):
 
     def run(self, params: dict) -> dict[str, Any]:
         """Returns loss (nats a target) with its standard error, and what follows from it."""
+        params = replicate(params)
         objective, split = self._subject.objective.scored(), self._subject.config.eval.split
         told = {"split": split, "mask": objective.mask}
         if objective.kind == "pair":
@@ -87,12 +90,17 @@ def _row_sums(
     first_row: Array,
     token_bytes: Array,
 ) -> dict[str, Array]:
+    def sums(shared: tuple[dict, Array], batch: Batch) -> dict[str, Array]:
+        params, token_bytes = shared
+        losses = token_losses(nnx.merge(graph, params), batch)
+        values = {
+            "nll": losses.nll,
+            "correct": losses.correct,
+            "bytes": token_bytes[batch.targets],
+            "weight": jnp.ones_like(losses.nll),
+        }
+        return {name: jnp.sum(value * losses.weights, axis=1) for name, value in values.items()}
+
+    # Its masks are drawn before the rows are dealt, by their numbers.
     batch = objective(text, jax.random.key(0), first_row, 1.0)
-    losses = token_losses(nnx.merge(graph, params), batch)
-    values = {
-        "nll": losses.nll,
-        "correct": losses.correct,
-        "bytes": token_bytes[batch.targets],
-        "weight": jnp.ones_like(losses.nll),
-    }
-    return {name: jnp.sum(value * losses.weights, axis=1) for name, value in values.items()}
+    return over_rows(sums, (params, token_bytes), batch)

@@ -10,8 +10,8 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
+from attn_jax.devices import over_rows
 from attn_jax.models.tokens import Pair, Tokens
-from attn_jax.models.transformer import Transformer
 from attn_jax.objectives import Objective
 from attn_jax.objectives.losses import most_logits
 
@@ -164,7 +164,7 @@ def score_rows(
 ) -> tuple[Float[Array, "B N"], Bool[Array, "B N"]]:
     """Returns the log-probability of each target, and whether it is strictly the likeliest."""
     tokens = _tokens(rows.ids, rows.lengths).prefix(rows.prefix[:, None])
-    return _read_out(nnx.merge(graph, params), tokens, None, rows.at, rows.targets)
+    return over_rows(partial(_read_out, graph), params, (tokens, None, rows.at, rows.targets))
 
 
 @partial(jax.jit, static_argnums=(0, 1))
@@ -176,18 +176,21 @@ def score_pairs(
         _tokens(rows.source, rows.source_lengths), _tokens(rows.target, rows.target_lengths)
     )
     batch = objective(pair, jax.random.key(0))  # nothing is random in it
-    model = nnx.merge(graph, params)
-    return _read_out(model, batch.inputs, batch.source, batch.at, batch.targets)
+    rows = batch.inputs, batch.source, batch.at, batch.targets
+    return over_rows(partial(_read_out, graph), params, rows)
 
 
 def _read_out(
-    model: Transformer, tokens: Tokens, source: Tokens | None, at: Array | None, targets: Array
+    graph: nnx.GraphDef,
+    params: dict,
+    rows: tuple[Tokens, Tokens | None, Array | None, Array],
 ) -> tuple[Array, Array]:
     """Reads the tokens, and projects on the vocabulary only where something is predicted.
 
     A token that is exactly as likely as another one is not the likeliest: a model without an
     opinion must not look perfect.
     """
+    model, (tokens, source, at, targets) = nnx.merge(graph, params), rows
     hidden = model(tokens, source)
     if at is not None:
         hidden = jnp.take_along_axis(hidden, at[:, :, None], axis=1)

@@ -9,6 +9,7 @@ from flax import nnx
 
 from attn_jax.config import ModelConfig
 from attn_jax.data.tokenizers import Tokenizer
+from attn_jax.devices import replicate
 from attn_jax.evaluation.score_batches import (
     POSITIONS,
     Copies,
@@ -94,7 +95,7 @@ class Scorer:
         """Returns the scores of each item; equal items have equal scores, bit for bit."""
         distinct = [item for item in dict.fromkeys(items) if self.predicted(item)]
         distinct.sort(key=self.length, reverse=True)
-        found = dict(zip(distinct, self._score(params, distinct), strict=True))
+        found = dict(zip(distinct, self._score(replicate(params), distinct), strict=True))
         nothing = Scores(np.zeros(0, np.float32), np.zeros(0, bool))
         return [found.get(item, nothing) for item in items]
 

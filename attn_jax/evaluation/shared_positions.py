@@ -14,6 +14,7 @@ from jaxtyping import Array
 
 from attn_jax.config import Config
 from attn_jax.data.pipeline import Dataset
+from attn_jax.devices import over_rows, replicate
 from attn_jax.evaluation.evaluator import Evaluator, Subject
 from attn_jax.evaluation.ngram import NGrams
 from attn_jax.evaluation.results import MASKS
@@ -107,7 +108,7 @@ class SharedPositions(Evaluator):
 
     def _score(self, params: dict, mask: str) -> dict[str, np.ndarray]:
         subject, places = self._subject, self._positions
-        parts = []
+        params, parts = replicate(params), []
         for start in range(0, len(places.columns), CHUNK):
             piece = slice(start, start + CHUNK)
             rows, columns = jax.tree.map(lambda x, p=piece: x[p], (places.rows, places.columns))
@@ -200,6 +201,18 @@ def _predict(
 
     With a `mask_id` that stands in its place; without, nobody sees the place.
     """
+    return over_rows(partial(_score_rows, graph, shift, mask, mask_id), params, (tokens, column))
+
+
+def _score_rows(
+    graph: nnx.GraphDef,
+    shift: int,
+    mask: str,
+    mask_id: int | None,
+    params: dict,
+    rows: tuple[Tokens, Array],
+) -> dict[str, Array]:
+    tokens, column = rows
     column = column[:, None]
     target = jnp.take_along_axis(tokens.ids, column, axis=1)
     position = jnp.take_along_axis(tokens.positions, column, axis=1)

@@ -17,6 +17,7 @@ import jax
 from attn_jax.compilation_cache import use_compilation_cache
 from attn_jax.config import Config
 from attn_jax.data.pipeline import open_dataset
+from attn_jax.devices import cores
 from attn_jax.errors import DivergedError, HeldError, WorkError
 from attn_jax.progress import progress_bar
 from attn_jax.training.loop import train
@@ -46,9 +47,8 @@ def train_all(runs: Sequence[RunSpec], workers: int = 0, may_diverge: bool = Fal
       InputError, WorkError: as `train` does for the first run that fails; runs that have begun
         are stopped and saved.
     """
-    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     if not workers:
-        workers = len(cores) if jax.default_backend() == "cpu" else 1
+        workers = len(cores()) if jax.default_backend() == "cpu" else 1
     workers = min(workers, len(runs))
     _prepare(runs)
     if workers <= 1:
@@ -57,7 +57,7 @@ def train_all(runs: Sequence[RunSpec], workers: int = 0, may_diverge: bool = Fal
     context = get_context("spawn")
     numbers = context.Queue()
     for number in range(workers):
-        numbers.put(cores[number::workers])
+        numbers.put(cores()[number::workers])
     os.environ["TQDM_DISABLE"] = "1"  # in the workers, which read it when they import tqdm
     options = {"mp_context": context, "initializer": _start, "initargs": (numbers, os.getpid())}
     with ProcessPoolExecutor(workers, **options) as pool, _stop_on_signal(pool) as stop:
@@ -192,9 +192,9 @@ def _start(numbers, parent: int) -> None:
     """Prepares a worker: its cores, what signals do to it, and an end with its parent."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda caught, _: _signals.append(caught))
-    cores = numbers.get()
-    if cores:
-        os.sched_setaffinity(0, cores)
+    mine = numbers.get()
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, mine)
     use_compilation_cache()
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
 

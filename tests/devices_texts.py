@@ -6,8 +6,8 @@ from unittest import mock
 import jax
 import numpy as np
 
+from attn_jax import devices
 from attn_jax.config import ModelConfig
-from attn_jax.decoding import devices
 from attn_jax.decoding.beam import Beam, beam_search
 from attn_jax.decoding.prompts import prepare
 from attn_jax.decoding.sampling import Sampling, sample

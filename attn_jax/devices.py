@@ -1,5 +1,6 @@
-"""All local devices decode: each has its share of the rows, and a loop of its own over them."""
+"""Work on rows, spread over all local devices: each has its share, and waits for no other."""
 
+import os
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -9,6 +10,25 @@ import jax.numpy as jnp
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 AXIS = "rows"
+MOST_CORES = 4  # that become devices, as each holds and reads all parameters
+
+
+def cores() -> list[int]:
+    """Returns the cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+def use_cores() -> None:
+    """Makes a device of each core of a CPU, up to four, before anything runs on one.
+
+    One device leaves cores idle wherever a product is too small for several threads. Where
+    JAX_NUM_CPU_DEVICES or its XLA flag says how many there are, it stays so.
+    """
+    by_flag = "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
+    if jax.config.jax_num_cpu_devices < 0 and not by_flag:
+        jax.config.update("jax_num_cpu_devices", min(len(cores()), MOST_CORES))
 
 
 @cache
@@ -19,14 +39,14 @@ def local_mesh() -> Mesh:
 
 
 def replicate(params: Any) -> Any:
-    """Puts a copy on each device, once for many calls."""
+    """Puts a copy on each device, once for many calls; does nothing to what is there."""
     return jax.device_put(params, NamedSharding(local_mesh(), PartitionSpec()))
 
 
 def over_rows(function: Callable, shared: Any, rows: Any) -> Any:
     """Returns `function(shared, rows)`, of which each device computes some rows; called under jit.
 
-    Nothing is exchanged in between, so that no device waits for the texts of another.
+    Nothing is exchanged in between.
 
     Args:
       function: of arrays that all rows share, and of arrays whose first axis is rows, [B, ..]; it
