@@ -162,6 +162,7 @@ class EvalConfig(Section):
     shared_positions: int = 1024  # held-out positions that every arm predicts
     beam_size: int = 1  # translation: hypotheses searched at once; 1 is greedy decoding
     length_penalty: float = 1.0  # of a beam: a score is log-probability / length ** this; 1: mean
+    early_stopping: bool = True  # of a beam: ends a sentence with beam_size finished hypotheses
     scoring: str = "own"  # minimal_pairs, cloze: comma-separated methods; own: of the own mask
     minimal_pairs: str = ""  # minimal_pairs: a .jsonl file of BLiMP's form, or a folder or .zip
     cloze: str = ""  # cloze: texts whose last word is asked for, a line each, or .jsonl as LAMBADA

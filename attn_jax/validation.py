@@ -201,8 +201,10 @@ def _training_problems(config: Config) -> Iterator[str]:
 
 def _evaluation_problems(config: Config) -> Iterator[str]:
     e = config.eval
-    if e.beam_size == 1 and e.length_penalty != EvalConfig.length_penalty:
-        yield f"eval.length_penalty = {e.length_penalty!r}: expected eval.beam_size > 1 with it"
+    for name in ("length_penalty", "early_stopping"):
+        value = getattr(e, name)
+        if e.beam_size == 1 and value != getattr(EvalConfig, name):
+            yield f"eval.{name} = {value!r}: expected eval.beam_size > 1 with it"
     for name in ("evaluators", "curve"):
         for evaluator in names_in(getattr(config.eval, name)):
             if evaluator not in EVALUATORS:

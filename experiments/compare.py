@@ -1,6 +1,6 @@
 """Trains the arms of one or several studies and writes one report about them.
 
-python -m experiments.compare --config=configs/compare_masking.py --workdir=DIR [--seeds=0,1,2]
+python -m experiments.compare --config=configs/compare_masking.py --workdir=DIR [--seeds=0,1,2] [--arms=A,B]
 
 Finished runs are skipped, so it can be stopped and started again, and several processes that are
 started on the same directory share the work.
@@ -12,7 +12,7 @@ from pathlib import Path
 from absl import flags
 
 from attn_jax import launch
-from attn_jax.comparison.arms import studies
+from attn_jax.comparison.arms import only, studies
 from attn_jax.comparison.collect import write_comparison
 from attn_jax.comparison.commands import command
 from attn_jax.comparison.report import write_report
@@ -21,6 +21,7 @@ from attn_jax.comparison.stages import Comparison
 CONFIG = launch.define_config("A study, or several, of configs/.")
 WORKDIR = flags.DEFINE_string("workdir", None, "Comparison directory, made if need be.")
 SEEDS = flags.DEFINE_string("seeds", "", "Comma-separated; empty: those of the study.")
+ARMS = flags.DEFINE_string("arms", "", "Comma-separated; empty: all.")
 WORKERS = flags.DEFINE_integer(
     "workers", 0, "Runs at once; 0: one a core on CPU, one on an accelerator.", lower_bound=0
 )
@@ -36,7 +37,8 @@ flags.mark_flags_as_required(["config", "workdir"])
 def main() -> None:
     """Trains what is missing, checks that the runs can be compared, and reports."""
     root = Path(WORKDIR.value)
-    comparison = Comparison(studies(launch.config_value(CONFIG)), SEEDS.value, root)
+    chosen = only(studies(launch.config_value(CONFIG)), ARMS.value)
+    comparison = Comparison(chosen, SEEDS.value, root)
     if PRINT_COMMANDS.value:
         runs = comparison.open_runs()
         print("".join(f"{command(run)}\n" for run in runs), end="")

@@ -2,7 +2,7 @@
 
 python -m experiments.generate --workdir=DIR --input=FILE|- --output=FILE|- [--max_new=64]
     [--average_last=10] [--truncate]
-    [--beam_size=5 --length_penalty=1]
+    [--beam_size=5 --length_penalty=1 --noearly_stopping]
     [--temperature=1 --top_k=50 --top_p=0.9 --min_p=0.05 --seed=0]
 """
 
@@ -30,6 +30,9 @@ SEARCH = {
     "beam_size": flags.DEFINE_integer("beam_size", 1, "Hypotheses searched at once; 1: greedy."),
     "length_penalty": flags.DEFINE_float(
         "length_penalty", Beam.length_penalty, "Beam: score = log-probability / length^this."
+    ),
+    "early_stopping": flags.DEFINE_bool(
+        "early_stopping", Beam.early_stopping, "Beam: a line ends with beam_size finished texts."
     ),
     "temperature": flags.DEFINE_float("temperature", 0.0, "Of sampling; 0: greedy."),
     "top_k": flags.DEFINE_integer("top_k", 0, "Sample of the k likeliest tokens; 0: of all."),

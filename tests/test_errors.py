@@ -54,6 +54,11 @@ FLAGS = {
         "eval.length_penalty = 0.6",
         "beam_size > 1",
     ),
+    "early stopping of no beam": (
+        flag("eval.early_stopping", "false"),
+        "eval.early_stopping = False",
+        "beam_size > 1",
+    ),
     "more pieces than rows": (flag("train.accumulate", 5), "train.accumulate = 5", "at most 4"),
     "no GPU": (flag("model.attention", "cudnn"), "'cudnn': needs an NVIDIA GPU"),
     "no wandb": (flag("train.wandb", "true"), "train.wandb = True", "pip install wandb"),

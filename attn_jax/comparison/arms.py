@@ -7,7 +7,7 @@ see the same data, were not scored on the same tokens, or are not the runs that 
 
 import dataclasses
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -82,6 +82,31 @@ def studies(config: Any) -> dict[str, Study]:
         kind = type(config).__name__
         raise InputError(f"config: {kind} is neither a Study nor a dataclass of studies{hint}")
     return found
+
+
+def only(studies: dict[str, Study], arms: str) -> dict[str, Study]:
+    """Returns the studies with only the named arms, those that have any.
+
+    Args:
+      studies: by name.
+      arms: comma-separated; empty means all.
+
+    Raises:
+      InputError: no study has such an arm.
+    """
+    names = names_in(arms)
+    there = {arm for study in studies.values() for arm in study.arms}
+    for name in names:
+        if name not in there:
+            hint = nearest(name, there)
+            raise InputError(f"arms = {name!r}: expected some of {', '.join(sorted(there))}{hint}")
+    if not names:
+        return studies
+    kept = {
+        key: replace(study, arms={arm: study.arms[arm] for arm in study.arms if arm in names})
+        for key, study in studies.items()
+    }
+    return {key: study for key, study in kept.items() if study.arms}
 
 
 def plan(study: Study, seeds: str, root: Path, chosen: dict[str, Point] | None = None) -> list[Run]:

@@ -1,6 +1,6 @@
 """Beam search: the whole search is one jitted loop over `step`, with beams as query positions."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
@@ -31,6 +31,7 @@ class Beam:
     length_penalty: float = 1.0  # alpha of score = log-probability / length ** alpha; 0: the sum,
     # 1: the mean; the length is that of the new tokens, <eos> included
     n_best: int = 1  # hypotheses returned a row, at most `size`
+    early_stopping: bool = True  # ends a row with `size` finished ones, though a live one might win
 
     def __post_init__(self):
         """Raises InputError for a value that is not allowed."""
@@ -71,8 +72,9 @@ class _State(NamedTuple):
 
     parents: which beam of the last step each live one goes on from.
     live: M a row, scored by the sum of log-probabilities.
-    done: those that have ended, scored.
-    active: rows in which a live one may still get a score above the worst of `done`.
+    done: the best of those that have ended, scored.
+    ended: how many have.
+    active: rows that go on.
     """
 
     i: Int[Array, ""]
@@ -80,6 +82,7 @@ class _State(NamedTuple):
     parents: Int[Array, "B M"]
     live: Hypotheses
     done: Hypotheses
+    ended: Int[Array, " B"]
     active: Bool[Array, " B"]
 
 
@@ -88,6 +91,7 @@ class _Rules(NamedTuple):
 
     size: int
     n_best: int
+    early_stopping: bool
     eos: int
     lengths: Float[Array, " max_new"]
 
@@ -104,15 +108,18 @@ class _Rules(NamedTuple):
         ids = jax.lax.dynamic_update_slice_in_dim(ids, tokens[:, :, None], state.i, axis=2)
         ends = tokens == self.eos
 
-        ended = jnp.where(ends & state.active[:, None], sums_BC / self.lengths[state.i], -jnp.inf)
-        ended = Hypotheses(ids[:, : self.size], ended[:, : self.size])
+        scores = jnp.where(ends & state.active[:, None], sums_BC / self.lengths[state.i], -jnp.inf)
+        ended = Hypotheses(ids[:, : self.size], scores[:, : self.size])
         done = state.done.and_best_of(ended)
+        count = state.ended + jnp.sum(ended.scores > -jnp.inf, axis=1)
         live, at = Hypotheses(ids, jnp.where(ends, -jnp.inf, sums_BC)).best(self.size)
         # Sums only fall, and none is divided by more than the greatest length allows.
         highest = live.scores[:, 0] / self.lengths[-1]
         active = state.active & (highest > done.scores[:, -1])
+        if self.early_stopping:
+            active &= count < self.size
         parents = jnp.take_along_axis(parents, at, axis=1)
-        return _State(state.i + 1, state.cache, parents, live, done, active)
+        return _State(state.i + 1, state.cache, parents, live, done, count, active)
 
     def finish(self, state: _State) -> Hypotheses:
         """Returns the result; what has no room for <eos> counts as it is, where it may win."""
@@ -153,6 +160,7 @@ def _search(
         parents=jnp.zeros((B, 1), jnp.int32),
         live=nothing(1, 0.0),
         done=nothing(rules.n_best, -jnp.inf),
+        ended=jnp.zeros(B, jnp.int32),
         active=started.real,
     )
     state = rules.extend(start, read_out(ready.model, started.hidden)[:, None])
@@ -161,11 +169,12 @@ def _search(
     return rules.finish(state)
 
 
-@partial(jax.jit, static_argnums=(0, 5, 6, 7, 8))
-def _search_jit(graph, params, prompt, source, lengths, size, n_best, eos, pad):
+@partial(jax.jit, static_argnums=(0, 5, 6, 7))
+def _search_jit(graph, params, prompt, source, lengths, beam, eos, pad):
     def of_rows(shared, rows):
         params, lengths = shared
-        return _search(Prepared(graph, params), *rows, _Rules(size, n_best, eos, lengths), pad)
+        rules = _Rules(beam.size, beam.n_best, beam.early_stopping, eos, lengths)
+        return _search(Prepared(graph, params), *rows, rules, pad)
 
     return over_rows(of_rows, (params, lengths), (prompt, source))
 
@@ -186,9 +195,11 @@ def beam_search(
     being `beam.length_penalty` (Wu et al. 2016 divide by another power of the length). One without
     <eos> takes part only at the length `max_new`.
 
-    A row ends when it has `n_best` finished ones, and no live one can get a score above the worst
-    of them: when live log-probability / max_new ** alpha is not above it. As log-probabilities only
-    fall, and max_new ** alpha is the most to divide by, going on would change nothing.
+    A row ends when M, the size of the beam, have finished, as usual (Kasai et al. 2022). It also
+    ends, and without `early_stopping` only then, when `n_best` have finished and no live one can
+    get a score above the worst of them: when live log-probability / max_new ** alpha is not above
+    it. As log-probabilities only fall, and max_new ** alpha is the most to divide by, going on
+    would change nothing.
 
     The M beams of a row are M query positions of one batch row. So they share the keys and values
     of its prompt and of its source; those of what each writes stay where they were written.
@@ -212,4 +223,5 @@ def beam_search(
     # In float64, so that rounding leaves them in order.
     lengths = np.arange(1, max_new + 1, dtype=np.float64) ** beam.length_penalty
     lengths = jnp.asarray(lengths, jnp.float32)
-    return _search_jit(*ready, prompt, source, lengths, beam.size, beam.n_best, eos, pad)
+    beam = replace(beam, length_penalty=0.0)  # is in the lengths: one program serves all
+    return _search_jit(*ready, prompt, source, lengths, beam, eos, pad)

@@ -21,25 +21,30 @@ WIDTH = 16  # lengths are rounded up to a multiple, so that few shapes compile
 Search = Sampling | Beam
 
 
-def make_search(beam_size: int, length_penalty: float, **sampling: float | int) -> Search:
+def make_search(
+    beam_size: int, length_penalty: float, early_stopping: bool = True, **sampling: float | int
+) -> Search:
     """Returns beam search for `beam_size` > 1, else sampling, or greedy decoding.
 
     Args:
       beam_size: see `Beam`.
       length_penalty: see `Beam`.
+      early_stopping: see `Beam`.
       sampling: fields of `Sampling`.
 
     Raises:
       InputError: a value is not allowed, or would be ignored beside the others.
     """
     if beam_size == 1:
-        if length_penalty != Beam.length_penalty:
-            raise InputError(f"length_penalty = {length_penalty!r}: expected beam_size > 1 with it")
+        of_beams = {"length_penalty": length_penalty, "early_stopping": early_stopping}
+        for name, value in of_beams.items():
+            if value != getattr(Beam, name):
+                raise InputError(f"{name} = {value!r}: expected beam_size > 1 with it")
         return Sampling(**sampling)
     for name, value in sampling.items():
         if value != getattr(Sampling, name):
             raise InputError(f"{name} = {value!r}: expected beam_size = 1 with it, not {beam_size}")
-    return Beam(beam_size, length_penalty)
+    return Beam(beam_size, length_penalty, early_stopping=early_stopping)
 
 
 class Writer:

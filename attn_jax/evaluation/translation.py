@@ -10,8 +10,7 @@ from sacrebleu.metrics.bleu import BLEUScore
 from attn_jax.data.batches import spread
 from attn_jax.data.sources.source import digest
 from attn_jax.decoding.beam import Beam
-from attn_jax.decoding.sampling import GREEDY
-from attn_jax.decoding.text import Writer
+from attn_jax.decoding.text import Search, Writer, make_search
 from attn_jax.evaluation.evaluator import Evaluator, Subject
 
 NUM_SAMPLES = 8  # translations shown in the report
@@ -46,8 +45,8 @@ class TranslationQuality(Evaluator):
         subject = self._subject
         model = nnx.merge(subject.graph, params)
         length, tokenizer = subject.config.data.length, subject.dataset.tokenizer
-        beam, penalty = subject.config.eval.beam_size, subject.config.eval.length_penalty
-        search = Beam(beam, penalty) if beam > 1 else GREEDY
+        e = subject.config.eval
+        search = make_search(e.beam_size, e.length_penalty, e.early_stopping)
         writer = Writer(model, subject.objective, tokenizer, length, search)
         hypotheses = writer.write_texts(self._sources)
         cut = sum(writer.cut(ids) != ids for ids in map(writer.read, self._sources))
@@ -58,7 +57,7 @@ class TranslationQuality(Evaluator):
             "items": len(hypotheses),
             "fingerprint": self._fingerprint,
             "cut": cut,
-            "decoding": f"beam {beam}, length penalty {penalty:g}" if beam > 1 else "greedy",
+            "decoding": _name(search),
             **self._scores(hypotheses),
             **self._details(hypotheses),
             **copied,
@@ -116,6 +115,13 @@ class TranslationQuality(Evaluator):
             "bleu": BLEU().corpus_score(hypotheses, [self._references]).score,
             "chrf": CHRF().corpus_score(hypotheses, [self._references]).score,
         }
+
+
+def _name(search: Search) -> str:
+    if not isinstance(search, Beam):
+        return "greedy"
+    stops = ", early stopping" if search.early_stopping else ""
+    return f"beam {search.size}, length penalty {search.length_penalty:g}{stops}"
 
 
 def _explain(bleu: BLEUScore) -> dict[str, Any]:

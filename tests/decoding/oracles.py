@@ -61,8 +61,11 @@ class Reader:
         return self.all(texts, which)[np.arange(len(texts)), last]
 
 
-def slow_beam(read, prompts, size, alpha, max_new, eos, n_best):
-    """Plain beam search that never stops early; `[(score, ids), ..]` of each prompt."""
+def slow_beam(read, prompts, size, alpha, max_new, eos, n_best, early=False):
+    """Plain beam search; `[(score, ids), ..]` of each prompt.
+
+    It goes on to the end, or, if `early`, until `size` texts of a prompt have ended.
+    """
     live = [[(0.0, [])] for _ in prompts]
     done = [[] for _ in prompts]
     for _ in range(max_new):
@@ -72,11 +75,16 @@ def slow_beam(read, prompts, size, alpha, max_new, eos, n_best):
         for (b, s, ids), log_probs in zip(at, found, strict=True):
             grown[b] += [(s + p, [*ids, v]) for v, p in enumerate(log_probs)]
         for b, candidates in enumerate(grown):
+            if early and len(done[b]) >= size:
+                live[b] = []
+                continue
             candidates = sorted(candidates, key=lambda c: -c[0])[: 2 * size]
             ended = [c for c in candidates[:size] if c[1][-1] == eos]
             done[b] += [(s / len(ids) ** alpha, ids) for s, ids in ended]
             live[b] = [c for c in candidates if c[1][-1] != eos][:size]
     for b, row in enumerate(live):
+        if early and len(done[b]) >= size:
+            continue
         done[b] += [(s / max_new**alpha, ids) for s, ids in row]
     return [sorted(row, key=lambda c: -c[0])[:n_best] for row in done]
 

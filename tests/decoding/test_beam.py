@@ -55,8 +55,8 @@ class Case:
         width = max(map(len, self.prompts)) + NEW - 1
         return Reader(self.model, 6 * SIZE, width, self.source)(*texts)
 
-    def slow(self, alpha):
-        return slow_beam(self.read, self.prompts, SIZE, alpha, NEW, self.eos, SIZE)
+    def slow(self, alpha, early):
+        return slow_beam(self.read, self.prompts, SIZE, alpha, NEW, self.eos, SIZE, early)
 
 
 @pytest.fixture(scope="module", params=MODELS)
@@ -73,13 +73,23 @@ def assert_same(found, expected, eos):
 
 @pytest.mark.parametrize("alpha", ALPHAS)
 @pytest.mark.slow
-def test_a_slow_search_without_early_stopping_finds_the_same(case, alpha):
+def test_a_slow_search_finds_the_same(case, alpha):
     """Every architecture, ragged prompts, a ring that is gone round several times."""
-    expected = case.slow(alpha)
-    assert_same(case.search(length_penalty=alpha), expected, case.eos)
-    lengths = {len(ids) for row in expected for _, ids in row}
+    whole, early = (case.slow(alpha, early) for early in (False, True))
+    for stops, expected in ((False, whole), (True, early)):
+        found = case.search(length_penalty=alpha, early_stopping=stops)
+        assert_same(found, expected, case.eos)
+    lengths = {len(ids) for row in whole for _, ids in row}
     # Some end by <eos>, and some for want of room.
     assert alpha != 1 or (NEW in lengths and len(lengths) > 2)
+
+
+def test_early_stopping_ends_a_row_with_as_many_texts_as_beams(tiny):
+    case = Case(tiny, "pair")
+    expected = case.slow(1.0, True)
+    assert_same(case.search(), expected, case.eos)
+    rows = zip(expected, case.slow(1.0, False), strict=True)
+    assert sum(early[0] != whole[0] for early, whole in rows) >= 1  # which it costs
 
 
 @pytest.mark.slow
@@ -168,7 +178,8 @@ def test_it_stops_when_nothing_can_win_any_more(tiny):
     logits[4, 3] = 0.0
     model, shapes, steps = table_model(tiny, logits)
     prompt = tokens_of([[0], [], [4]], 1)
-    found = beam_search(model, prompt, beam=Beam(2, 0.0), max_new=50, eos=3, pad=PAD)
+    beam = Beam(2, 0.0, early_stopping=False)
+    found = beam_search(model, prompt, beam=beam, max_new=50, eos=3, pad=PAD)
     assert strip(found.ids[0, 0], 3) == [1, 2, 3]  # 0.336, before 0.3 and 0.28
     np.testing.assert_allclose(found.scores[0, 0], np.log(0.336), atol=1e-6)
     assert (found.ids[1] == PAD).all()
@@ -177,6 +188,10 @@ def test_it_stops_when_nothing_can_win_any_more(tiny):
     assert found.scores[2, 0] == 0
     jax.effects_barrier()
     assert len(steps) == 3  # the prompt and two tokens: what goes on has 0.084
+    early = beam_search(model, prompt, beam=Beam(2, 0.0), max_new=50, eos=3, pad=PAD)
+    assert strip(early.ids[0, 0], 3) == [3]  # 0.3: two had ended when there was 0.28, too
+    jax.effects_barrier()
+    assert len(steps) == 3 + 2
     assert set(shapes) == {(3, 1), (3, 2)}  # beams are positions of a row, not rows
 
 
@@ -197,7 +212,7 @@ def test_beams_share_the_source_and_the_prompt(tiny):
     model = tiny(architecture="encoder_decoder", num_layers=1)
     B, M, H, K, S, P = 3, 5, 2, 4, 11, 13  # a cache has B * H for its first axis
     source, prompt = Tokens.of(jnp.zeros((B, S), int)), Tokens.of(jnp.zeros((B, P), int))
-    rules = module._Rules(M, 1, 3, jnp.ones(4))
+    rules = module._Rules(M, 1, True, 3, jnp.ones(4))
     jaxpr = jax.make_jaxpr(lambda: module._search(prepare(model), prompt, source, rules, PAD))()
     sizes = {n: max(size for shape, size in shapes_in(jaxpr) if {n, K} <= shape) for n in (S, P)}
     assert sizes == {S: B * S * H * K, P: B * P * H * K}

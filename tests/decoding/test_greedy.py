@@ -125,7 +125,7 @@ def test_nothing_of_the_size_of_the_parameters_is_copied(tiny, search):
     model = tiny(num_layers=1, d_model=64)
     ready, prompt, ends = prepare(model), tokens_of([[10, 11], [12]], 2), (20, 30, 6)
     if search == "beam":
-        arguments = (*ready, prompt, None, jnp.ones(20), 3, 1, *ends[1:])
+        arguments = (*ready, prompt, None, jnp.ones(20), beam.Beam(3), *ends[1:])
         program = beam._search_jit
     else:
         arguments = (*ready, prompt, None, jax.random.split(jax.random.key(0), 2), GREEDY, *ends)

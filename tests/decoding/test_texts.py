@@ -18,6 +18,8 @@ PLAIN = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "seed": 0}
 def test_flags_choose_the_search():
     assert make_search(1, 1.0, **PLAIN) == GREEDY
     assert make_search(4, 0.5, **PLAIN) == Beam(4, 0.5, n_best=1)
+    exact = make_search(4, 0.5, early_stopping=False, **PLAIN)
+    assert exact == Beam(4, 0.5, n_best=1, early_stopping=False)
     warm = PLAIN | {"temperature": 0.7, "top_k": 5, "seed": 3}
     assert make_search(1, 1.0, **warm) == Sampling(0.7, 5, 1.0, 0.0, 3)
 
@@ -34,6 +36,7 @@ def test_flags_choose_the_search():
         (2, 1.0, {"top_p": 0.5}, r"top_p = 0\.5: expected beam_size = 1 with it, not 2"),
         (2, 1.0, {"seed": 5}, "seed = 5: expected beam_size = 1"),
         (1, 0.5, {}, r"length_penalty = 0\.5: expected beam_size > 1 with it"),
+        (1, 1.0, {"early_stopping": False}, "early_stopping = False: expected beam_size > 1"),
         (0, 1.0, {}, "beam_size = 0: expected from 1 to 1000"),
         (1, 1.0, {"top_k": 3}, "top_k = 3: expected temperature > 0"),
     ],

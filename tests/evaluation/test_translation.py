@@ -89,6 +89,10 @@ def test_a_config_may_ask_for_a_beam(subject_of, monkeypatch):
     fields = {"eval__beam_size": 4, "eval__length_penalty": 0.5}
     found = evaluate(subject_of, monkeypatch, reference, **fields)
     assert found["searches"] == [Beam(4, 0.5)]
+    assert found["decoding"] == "beam 4, length penalty 0.5, early stopping"
+    fields["eval__early_stopping"] = False
+    found = evaluate(subject_of, monkeypatch, reference, **fields)
+    assert found["searches"] == [Beam(4, 0.5, early_stopping=False)]
     assert found["decoding"] == "beam 4, length penalty 0.5"
 
 
