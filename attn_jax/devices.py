@@ -7,7 +7,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array
 
 AXIS = "rows"
 MOST_CORES = 4  # that become devices, as each holds and reads all parameters
@@ -46,7 +48,8 @@ def replicate(params: Any) -> Any:
 def over_rows(function: Callable, shared: Any, rows: Any) -> Any:
     """Returns `function(shared, rows)`, of which each device computes some rows; called under jit.
 
-    Nothing is exchanged in between.
+    Nothing is exchanged, also at the end, so that no device waits in a program for a slow one. So
+    the rows of the result are as they were dealt, until it went through `in_order`.
 
     Args:
       function: of arrays that all rows share, and of arrays whose first axis is rows, [B, ..]; it
@@ -58,9 +61,33 @@ def over_rows(function: Callable, shared: Any, rows: Any) -> Any:
     if mesh.size == 1:
         return function(shared, rows)
     B = jax.tree.leaves(rows)[0].shape[0]
-    # Dealt one by one: neighbours are often as long as each other.
-    dealt = jnp.arange(-(-B // mesh.size) * mesh.size).reshape(-1, mesh.size).T.reshape(-1)
-    rows = jax.tree.map(lambda x: x[jnp.minimum(dealt, B - 1)], rows)
+    dealt = np.minimum(_dealt(B, mesh.size), B - 1)
+    rows = jax.tree.map(lambda x: x[dealt], rows)
     specs = {"in_specs": (PartitionSpec(), PartitionSpec(AXIS)), "out_specs": PartitionSpec(AXIS)}
-    found = jax.shard_map(function, mesh=mesh, check_vma=False, **specs)(shared, rows)
-    return jax.tree.map(lambda x: x[jnp.argsort(dealt)[:B]], found)
+    return jax.shard_map(function, mesh=mesh, check_vma=False, **specs)(shared, rows)
+
+
+def in_order(found: Any, count: int) -> Any:
+    """Returns what a program has of `over_rows`, its `count` rows as they were given to that.
+
+    With several devices it is fetched for that, so it waits for all of them.
+    """
+    mesh = local_mesh()
+    if mesh.size == 1:
+        return found
+    places = np.argsort(_dealt(count, mesh.size))[:count]
+
+    def put(x: Array) -> Array:
+        # Under a caller's jit there is nothing to fetch.
+        return x[places] if isinstance(x, jax.core.Tracer) else jnp.asarray(np.asarray(x)[places])
+
+    return jax.tree.map(put, found)
+
+
+def _dealt(count: int, devices: int) -> np.ndarray:
+    """Returns the rows of the first device, then of the second ..; some may be beyond `count`.
+
+    They are dealt one by one, as neighbours are often as long as each other.
+    """
+    most = -(-count // devices)
+    return np.arange(most * devices).reshape(most, devices).T.reshape(-1)

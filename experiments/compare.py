@@ -1,6 +1,7 @@
 """Trains the arms of one or several studies and writes one report about them.
 
-python -m experiments.compare --config=configs/compare_masking.py --workdir=DIR [--seeds=0,1,2] [--arms=A,B]
+python -m experiments.compare --config=configs/compare_masking.py --workdir=DIR
+    [--seeds=0,1,2] [--arms=A,B] [--workers=N]
 
 Finished runs are skipped, so it can be stopped and started again, and several processes that are
 started on the same directory share the work.

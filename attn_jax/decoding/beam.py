@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from attn_jax.decoding.prompts import Prepared, prepare, read_prompt
 from attn_jax.decoding.vocabulary import normalizers, read_out, top, top_k
-from attn_jax.devices import over_rows
+from attn_jax.devices import in_order, over_rows
 from attn_jax.errors import InputError
 from attn_jax.models.cache import Cache
 from attn_jax.models.tokens import Tokens
@@ -224,4 +224,5 @@ def beam_search(
     lengths = np.arange(1, max_new + 1, dtype=np.float64) ** beam.length_penalty
     lengths = jnp.asarray(lengths, jnp.float32)
     beam = replace(beam, length_penalty=0.0)  # is in the lengths: one program serves all
-    return _search_jit(*ready, prompt, source, lengths, beam, eos, pad)
+    found = _search_jit(*ready, prompt, source, lengths, beam, eos, pad)
+    return in_order(found, len(prompt.ids))

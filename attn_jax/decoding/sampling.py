@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 
 from attn_jax.decoding.prompts import Prepared, prepare, read_prompt
 from attn_jax.decoding.vocabulary import Scores, peaks, read_out, top
-from attn_jax.devices import over_rows
+from attn_jax.devices import in_order, over_rows
 from attn_jax.errors import InputError
 from attn_jax.models.tokens import Tokens
 from attn_jax.models.transformer import Transformer
@@ -186,7 +186,8 @@ def sample(
     keys = _row_keys(jnp.int32(sampling.seed), indices)
     same = dataclasses.replace(sampling, seed=0)  # another seed needs no other program
     ready = prepare(model)
-    return _sample_jit(*ready, prompt, source, keys, same, max_new, eos, pad)
+    found = _sample_jit(*ready, prompt, source, keys, same, max_new, eos, pad)
+    return in_order(found, len(indices))
 
 
 def greedy(

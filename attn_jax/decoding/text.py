@@ -9,6 +9,7 @@ from attn_jax.data.tokenizers import Tokenizer
 from attn_jax.decoding.beam import Beam, beam_search
 from attn_jax.decoding.prompts import prepare
 from attn_jax.decoding.sampling import GREEDY, Sampling, sample
+from attn_jax.devices import local_mesh
 from attn_jax.errors import InputError
 from attn_jax.models.tokens import Tokens
 from attn_jax.models.transformer import Transformer
@@ -125,6 +126,7 @@ class Writer:
         beams = self._search.size if isinstance(self._search, Beam) else 1
         while order:
             rows = _rows([len(texts[i]) for i in order[:ROWS]], beams * self._max_new)
+            rows = max(rows, local_mesh().size)  # else devices would write copies
             chosen, order = order[:rows], order[rows:]
             written = self._batch([texts[i] for i in chosen], chosen, rows)
             for number, ids in zip(chosen, written, strict=False):

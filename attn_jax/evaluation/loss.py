@@ -10,7 +10,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array
 
-from attn_jax.devices import over_rows, replicate
+from attn_jax.devices import in_order, over_rows, replicate
 from attn_jax.evaluation.evaluator import Evaluator, Subject
 from attn_jax.models.tokens import Pair, Tokens
 from attn_jax.objectives import Objective
@@ -50,7 +50,7 @@ class Loss(Evaluator):
 
     def _measure(self, params: dict, objective: Objective) -> dict[str, Any]:
         subject = self._subject
-        rows: list[dict[str, Array]] = []
+        rows: list[tuple[dict[str, Array], int]] = []
         items = 0
         batches = subject.dataset.eval_batches(
             subject.config.eval.split, subject.config.eval.max_items
@@ -59,9 +59,10 @@ class Loss(Evaluator):
             # Masks are keyed by the row's number, so the size of a batch does not matter.
             first_row = jnp.int32(number * len(found))
             args = (params, text, first_row, self._token_bytes)
-            rows.append(_row_sums(subject.graph, objective, *args))
+            rows.append((_row_sums(subject.graph, objective, *args), len(found)))
             items += int(np.count_nonzero(np.asarray(found) >= 0))
-        rows = jax.device_get(rows)  # at the end, so that no batch waits for another
+        # Fetched at the end, so that no batch waits for another.
+        rows = [jax.device_get(in_order(row, count)) for row, count in rows]
         sums = {name: np.concatenate([row[name] for row in rows]).astype(float) for name in rows[0]}
         found = {"mask": objective.mask, "items": items}
         return found | _means(sums, "pseudo_" if objective.pseudo else "")

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from attn_jax.devices import in_order
 from attn_jax.evaluation.score_batches import (
     POSITIONS,
     PairRows,
@@ -83,14 +84,16 @@ class PairScorer(Scorer):
         order = sorted(range(len(pairs)), key=lambda i: -pairs[i].longer)
         # All are dispatched before any is fetched.
         running = [
-            (chosen, score_pairs(self._graph, reader, params, rows))
+            (chosen, score_pairs(self._graph, reader, params, rows), len(rows.source))
             for chosen, rows in self._batches([pairs[i] for i in order])
         ]
         found = [
             tuple(x[: sides.count] for x in of_pair)
-            for chosen, results in running
+            for chosen, results, count in running
             # The rows that are left over in a batch are empty.
-            for sides, *of_pair in zip(chosen, *jax.device_get(results), strict=False)
+            for sides, *of_pair in zip(
+                chosen, *jax.device_get(in_order(results, count)), strict=False
+            )
         ]
         by_pair = dict(zip(order, found, strict=True))
         return [by_pair[i] for i in range(len(pairs))]

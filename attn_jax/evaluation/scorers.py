@@ -9,7 +9,7 @@ from flax import nnx
 
 from attn_jax.config import ModelConfig
 from attn_jax.data.tokenizers import Tokenizer
-from attn_jax.devices import replicate
+from attn_jax.devices import in_order, replicate
 from attn_jax.evaluation.score_batches import (
     POSITIONS,
     Copies,
@@ -133,12 +133,12 @@ class TextScorer(Scorer):
         all_copies = ((number, self.copies(x, method)) for number, x in enumerate(items))
         # All are dispatched before any is fetched: rows are made while others are read.
         running = [
-            (parts, score_rows(self._graph, params, rows))
+            (parts, score_rows(self._graph, params, rows), len(rows.ids))
             for parts, rows in make_batches(all_copies, self.limit)
         ]
         found: list[list[Results]] = [[] for _ in items]
-        for parts, results in running:
-            for number, of_part in divide(parts, jax.device_get(results)):
+        for parts, results, count in running:
+            for number, of_part in divide(parts, jax.device_get(in_order(results, count))):
                 found[number].append(of_part)
         return [
             Scores(*(np.concatenate(x) for x in zip(*of_item, strict=True))) for of_item in found

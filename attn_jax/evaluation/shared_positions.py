@@ -14,7 +14,7 @@ from jaxtyping import Array
 
 from attn_jax.config import Config
 from attn_jax.data.pipeline import Dataset
-from attn_jax.devices import over_rows, replicate
+from attn_jax.devices import in_order, over_rows, replicate
 from attn_jax.evaluation.evaluator import Evaluator, Subject
 from attn_jax.evaluation.ngram import NGrams
 from attn_jax.evaluation.results import MASKS
@@ -115,8 +115,9 @@ class SharedPositions(Evaluator):
             objective, specials = subject.objective, subject.dataset.tokenizer.specials
             mask_id = specials.mask if objective.fills_masks else None
             args = (subject.graph, objective.shift, mask, mask_id)
-            parts.append(_predict(*args, params, rows, columns))
-        parts = jax.device_get(parts)  # at the end, so that no chunk waits for another
+            parts.append((_predict(*args, params, rows, columns), len(columns)))
+        # Fetched at the end, so that no chunk waits for another.
+        parts = [jax.device_get(in_order(part, count)) for part, count in parts]
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
     def _baselines(self) -> tuple[float, float]:

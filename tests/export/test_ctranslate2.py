@@ -98,16 +98,18 @@ def test_teacher_forced_scores_are_the_same(both):
         assert not np.any(row[len(found.log_probs) :])
 
 
-@pytest.mark.parametrize("alpha", [0.0, 1.0])
-def test_beam_search_finds_the_same_texts_with_the_same_scores(both, alpha):
-    """Where it may end at once, and goes on until no text can become better."""
+@pytest.mark.parametrize(("alpha", "early"), [(0.0, False), (1.0, False), (1.0, True)])
+def test_beam_search_finds_the_same_texts_with_the_same_scores(both, alpha, early):
+    """Where it may end at once, and goes on until none can become better, or until five ended."""
     model, theirs = both
     sources, ids, real = draw(0)
     prompt = Tokens.of(jnp.full((B, 1), SPECIALS.bos))
     source = Tokens.of(jnp.asarray(ids), jnp.asarray(real))
     ends = {"max_new": MAX_NEW, "eos": SPECIALS.eos, "pad": SPECIALS.pad}
-    ours = beam_search(model, prompt, source, beam=Beam(5, alpha), **ends)
-    found = theirs.translate_batch(sources, **same_search(alpha, MAX_NEW), return_scores=True)
+    beam = Beam(5, alpha, early_stopping=early)
+    ours = beam_search(model, prompt, source, beam=beam, **ends)
+    options = same_search(alpha, MAX_NEW, early)
+    found = theirs.translate_batch(sources, **options, return_scores=True)
     written = [[NAMES[i] for i in before_end(row)] for row in np.asarray(ours.ids[:, 0])]
     assert written == [result.hypotheses[0] for result in found]
     scores = [result.scores[0] for result in found]
@@ -120,14 +122,14 @@ def before_end(row):
     return row[: ends[0]] if len(ends) else row
 
 
-def same_search(alpha, max_new):
+def same_search(alpha, max_new, early=True):
     """What makes their beam search ours."""
     return {
         "beam_size": 5,
         "length_penalty": alpha,
         "max_decoding_length": max_new,
         "min_decoding_length": 0,  # theirs is 1: <eos> cannot come first
-        "patience": max_new,  # theirs is 1: ends with `beam_size` finished texts
+        "patience": 1 if early else max_new,
     }
 
 
