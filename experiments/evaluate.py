@@ -36,6 +36,8 @@ def main() -> None:
     for name in changes:
         if name.split(".")[0] not in ("eval", "data"):
             raise InputError(f"{name}: fixed by the run; only eval and data fields can change")
+        if name == "eval.curve":
+            raise InputError("eval.curve: is measured in training; here --evaluators=... chooses")
     if EVALUATORS.value:
         changes |= {"eval.evaluators": EVALUATORS.value}
     config = validate(with_fields(run.config, changes | {"eval.curve": "loss"}))

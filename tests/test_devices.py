@@ -7,7 +7,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from tiny_runs import lm_run, run_module, tiny_data, translation_run
+from tiny_runs import TRANSLATION, lm_run, run_module, tiny_data, translation_run
 
 from attn_jax import devices
 
@@ -57,6 +57,25 @@ def test_three_devices_evaluate_as_one_does(run_module, lm_run, translation_run,
     assert len(one) > 10
     for a, b in zip(one, three, strict=True):
         assert a == (pytest.approx(b, rel=1e-5) if isinstance(b, float) else b)
+
+
+@pytest.mark.parametrize("parallel", ["jit", "pmap"])
+def test_a_run_on_three_devices_measures_what_one_on_one_does(
+    run_module, tiny_data, translation_run, tmp_path, parallel
+):
+    fields = TRANSLATION | {"train.parallel": parallel}
+    file = tiny_data.config_file(tmp_path / "experiment.py", **fields)
+    about = [f"--config={file}", f"--workdir={tmp_path / 'run'}"]
+    done = run_module("experiments.train", *about, before=DEVICES.format(3))
+    assert done.status == 0, done.stderr
+    one, three = (
+        json.loads((run / "eval/12.json").read_text())["results"]["loss"]
+        for run in (translation_run, tmp_path / "run")
+    )
+    assert three == {
+        name: pytest.approx(value, rel=1e-3) if isinstance(value, float) else value
+        for name, value in one.items()
+    }
 
 
 @pytest.mark.parametrize("method", ["causal", "pll", "translation"])

@@ -60,7 +60,9 @@ def test_train_then_evaluate(run_module, tiny_data, tmp_path):
     assert {"python", "jax", "flax", "numpy"} <= record["versions"].keys()
 
     command = ("experiments.evaluate", f"--workdir={workdir}")
-    *lines, last = succeed(run_module, *command).stdout.splitlines()
+    # On one device, as it was trained.
+    before = "import jax; jax.config.update('jax_num_cpu_devices', 1)"
+    *lines, last = succeed(run_module, *command, before=before).stdout.splitlines()
     found = json.loads(last)
     assert ["loss/loss", f"{found['results']['loss']['loss']:.6g}"] in map(str.split, lines)
     assert found["results"] == read_json(workdir / "eval/12.json")["results"]

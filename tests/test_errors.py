@@ -231,6 +231,7 @@ EVALUATE = {
     "fixed field": (("--config.model.d_model=32",), "model.d_model", "only eval and data"),
     "unknown field": (("--config.eval.max_item=3",), "eval.max_item", "'eval.max_items'"),
     "wrong type": (("--config.eval.max_items=few",), "eval.max_items", "expected int"),
+    "what is of training": (("--config.eval.curve=loss",), "eval.curve", "in training"),
     "bad value": (("--config.eval.split=train",), "eval.split = 'train'", "validation, test"),
     "step": (("--step=last",), "step", "last"),
 }

@@ -47,7 +47,7 @@ def _explain(graph, params, prompt, written, source, eos):
     fields = go_on(prompt.positions), real.astype(jnp.int32), go_on(prompt.blocks)
     new = Tokens(written, *fields, None if prompt.sides is None else go_on(prompt.sides, 0))
     tokens = jax.tree.map(lambda a, b: jnp.concatenate([a, b[:, :-1]], axis=1), prompt, new)
-    captured = None if source is None else []
+    captured = [] if model.config.architecture == "encoder_decoder" else None
     hidden = model(tokens, source, capture=captured)
     # The first token follows from the last real one of the prompt, each other from the one before.
     later = jnp.broadcast_to(jnp.arange(P, P + max_new - 1), (len(last), max_new - 1))

@@ -4,10 +4,10 @@ import hashlib
 import json
 import sys
 from collections.abc import Collection, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from textwrap import shorten
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TextIO, TypeVar, runtime_checkable
 
 from tqdm import tqdm
 
@@ -57,7 +57,7 @@ def write_file(
     Args:
       worker: translates, continues or scores a line.
       source: a text file, plain or .gz; "-" is stdin.
-      output: a file; "-" is stdout.
+      output: a file; "-" is stdout. What is no regular file, as a pipe, is written line by line.
       truncate: cut lines that are too long for the model, instead of leaving them empty.
       settings: what else the result depends on, to tell whether a call is the same.
 
@@ -74,9 +74,11 @@ def write_file(
         _refuse_same(Path(source), Path(output))
     lines = text.removesuffix("\n").split("\n") if text else []
     _check(worker, lines)
-    if output == "-":
-        for line in _in_order(_shown(worker, lines, (), truncate)):
-            print(line, flush=True)
+    stream = _opened_stream(output)
+    if stream:
+        with stream as file:
+            for line in _in_order(_shown(worker, lines, (), truncate)):
+                print(line, file=file, flush=True)
         return
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     settings = settings | {"input": digest, "truncate": truncate}
@@ -91,6 +93,14 @@ def write_file(
                 "same command goes on from there"
             ) from None
         progress.finish()
+
+
+def _opened_stream(output: str) -> AbstractContextManager[TextIO] | None:
+    """Returns what is written line by line, as nothing of it can be kept; None for a file."""
+    if output == "-":
+        return nullcontext(sys.stdout)
+    path = Path(output)
+    return path.open("w", encoding="utf-8") if path.exists() and not path.is_file() else None
 
 
 def _refuse_same(source: Path, output: Path) -> None:

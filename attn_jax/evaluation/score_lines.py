@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from textwrap import shorten
 
 from attn_jax.data.tokenizers import Tokenizer
+from attn_jax.devices import replicate
 from attn_jax.errors import InputError
 from attn_jax.evaluation.scorers import Item, Scorer, TextScorer
 
@@ -24,8 +25,8 @@ class LineScorer:
           tokenizer: of the run.
           per_token: write a JSON object a line, with `pieces` and `log_probs` beside the `score`.
         """
-        self._scorer, self._params, self._tokenizer = scorer, params, tokenizer
-        self._per_token = per_token
+        self._scorer, self._tokenizer, self._per_token = scorer, tokenizer, per_token
+        self._params = replicate(params)
 
     @property
     def limit(self) -> int:

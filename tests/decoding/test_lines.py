@@ -1,6 +1,8 @@
 """Files line by line: nothing out of its place, nothing lost by a stop."""
 
 import json
+import os
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -83,6 +85,17 @@ def test_a_wrong_line_is_named_before_any_work_is_done(call, capsys):
 def test_stdout_gets_the_same_in_order(call, capsys):
     call(Shouter(), output="-")
     assert capsys.readouterr().out == WRITTEN
+
+
+def test_a_pipe_gets_the_same_in_order(call, tmp_path):
+    """It cannot be replaced, and nothing is left beside it."""
+    os.mkfifo(tmp_path / "pipe")
+    with ThreadPoolExecutor(1) as pool:
+        read = pool.submit((tmp_path / "pipe").read_text)
+        call(Shouter(), output=tmp_path / "pipe")
+        assert read.result() == WRITTEN
+    call(Shouter(), output="/dev/null")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["input.txt", "pipe"]
 
 
 def test_stdout_is_streamed_window_by_window(call, capsys):
