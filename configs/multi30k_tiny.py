@@ -12,7 +12,8 @@ brings nothing.
 
 python -m experiments.train --config=configs/multi30k_tiny.py --workdir=runs/multi30k
 python -m experiments.evaluate --workdir=runs/multi30k --average_last=10 --evaluators=translation \
-    --config.eval.split=test --config.eval.max_items=0 --config.eval.beam_size=5
+    --config.eval.split=test --config.eval.max_items=0 --config.eval.beam_size=5 \
+    --config.eval.early_stopping=false
 """
 
 from attn_jax.config import Config
