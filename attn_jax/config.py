@@ -68,7 +68,7 @@ class DataConfig(Section):
     target_language: str = "de"  # which side is written; for cldr_phrases any CLDR language
     train_files: str = ""  # text_files: comma-separated paths; parallel_files: "source,target"
     validation_files: str = ""  # likewise; empty: every 50th record of train_files is held out
-    test_files: str = ""  # likewise; empty: the record after each of those
+    test_files: str = ""  # likewise; empty: the record before each of those
     document: str = "line"  # text_files: what one document is: line | paragraph | file
     length: int = 128  # positions of a packed LM row; longest sentence of a pair, in tokens
     batch_tokens: int = 2048  # positions (padding included) in a global batch; of pairs: a side

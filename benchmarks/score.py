@@ -27,6 +27,7 @@ from attn_jax import launch
 from attn_jax.benchmark.presets import choose
 from attn_jax.config import ModelConfig, ObjectiveConfig
 from attn_jax.data.tokenizers import WhitespaceTokenizer
+from attn_jax.devices import in_order, use_cores
 from attn_jax.evaluation.methods import METHODS
 from attn_jax.evaluation.score_batches import Rows, score_rows
 from attn_jax.evaluation.scorers import Item, TextScorer
@@ -87,7 +88,7 @@ def jitted(graph: Any, params: dict) -> Callable[[Rows], Array]:
     def read(rows: Rows) -> Array:
         missing = LONGEST + 2 - rows.ids.shape[1]
         rows = rows._replace(ids=np.pad(rows.ids, ((0, 0), (0, missing))))
-        return score_rows(graph, params, rows)[0].sum()
+        return in_order(score_rows(graph, params, rows), 1)[0].sum()
 
     return read
 
@@ -113,6 +114,7 @@ def timed(work: Callable[[], list[float]]) -> tuple[list[float], float, float]:
 
 def main() -> None:
     """Measures what the flags say."""
+    use_cores()  # as experiments.score does
     graph, params, scorer = make(PRESET.value, METHOD.value)
     items = draw(SENTENCES.value)
 

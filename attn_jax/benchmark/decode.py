@@ -7,7 +7,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from flax import nnx
 from jaxtyping import Array, Int
 
 from attn_jax.benchmark.measure import (
@@ -126,7 +125,7 @@ def run(preset: str, shape: DecodeShape, budget: Budget, dtype: str = "float32")
         "target_length": shape.target_length,
         "compile_s": max(first - statistics.median(times), 0.0),
         "peak_mib": used,
-        "temp_mib": _temp_mib(model, prompt, source, shape),
+        "temp_mib": _temp_mib(ready, prompt, source, shape),
         "flops_per_token": flops_per_token(model, source, shape),
         "flops_convention": FORWARD_CONVENTION,
     }
@@ -137,12 +136,11 @@ def run(preset: str, shape: DecodeShape, budget: Budget, dtype: str = "float32")
     return finish(result)
 
 
-def _temp_mib(model: Transformer, prompt: Tokens, source: Tokens, shape: DecodeShape) -> float:
+def _temp_mib(ready: Prepared, prompt: Tokens, source: Tokens, shape: DecodeShape) -> float:
     """Compiles the same program again, for its memory: `generate` hides its own."""
-    graph, params = nnx.split(model)
 
     @jax.jit
     def program(params: Any, prompt: Tokens, source: Tokens) -> Array:
-        return generate(nnx.merge(graph, params), prompt, source, shape)
+        return generate(ready._replace(params=params), prompt, source, shape)
 
-    return compile_ahead(program, params, prompt, source)[1]
+    return compile_ahead(program, ready.params, prompt, source)[1]

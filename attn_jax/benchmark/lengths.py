@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 
 from attn_jax.benchmark.decode import DecodeShape, generate, random_model
 from attn_jax.benchmark.measure import Budget, finish, peak_mib, time_in_turn
+from attn_jax.decoding.prompts import prepare
 from attn_jax.models.kernels import KERNELS, attend_dense
 from attn_jax.models.tokens import Tokens
 
@@ -65,9 +66,10 @@ def run(preset: str, shape: DecodeShape, budget: Budget, dtype: str = "float32")
     works = {}
     for name, kernel in {"whole": "auto", "rest": FIRST_SLOTS}.items():
         model, prompt, source = random_model(preset, shape, dtype, kernel)
+        ready = prepare(model)
         for length in (1, *LENGTHS):
             of_length = replace(shape, target_length=length)
-            once = partial(generate, model, prompt, source, of_length)
+            once = partial(generate, ready, prompt, source, of_length)
             works[name, length] = partial(_generations, once, _count(length))
     times = time_in_turn(works, budget, "lengths")
     seconds = {key: statistics.median(found) / _count(key[1]) for key, found in times.items()}

@@ -39,6 +39,7 @@ def run(config: Config, budget: Budget, name: str) -> dict[str, Any]:
     every = max(step["steps"] // LOGS, 2)
     fields = {"train.steps": LOGS * every, "train.log_every": every, "train.eval_every": 0}
     fields |= {"train.checkpoint_every": LOGS * every // SAVES, "eval.max_items": 1}
+    fields["optimizer.warmup_steps"] = 0  # of the config's it may be more than so few steps
     with tempfile.TemporaryDirectory() as folder:
         train(validate(with_fields(config, fields)), Path(folder) / "run")
         lines = read_metrics(Path(folder) / "run")

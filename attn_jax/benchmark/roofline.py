@@ -1,6 +1,7 @@
 """The ceiling: how fast this device multiplies matrices."""
 
 import time
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -17,21 +18,34 @@ PAIRS = 2  # of products in one program, at the least
 LONG = 1e-2  # seconds a program takes at the least: to start one is then nothing beside it
 
 
-def ceiling(dtype: str, shape: tuple[int, int, int] = SHAPE, rounds: int = ROUNDS) -> float:
-    """Returns the FLOP/s of matrix products `[n, k] @ [k, m] @ [m, k]` on all devices together.
+def ceiling(
+    dtype: str,
+    shape: tuple[int, int, int] = SHAPE,
+    rounds: int = ROUNDS,
+    devices: int | None = None,
+) -> float:
+    """Returns the FLOP/s of matrix products `[n, k] @ [k, m] @ [m, k]`.
 
-    A multiply-add is 2. It is the best of `rounds` rounds on one device, so that other programs
-    on the machine do not lower it, times the number of devices.
+    A multiply-add is 2. It is the best of `rounds` rounds, so that other programs on the machine do
+    not lower it, on all devices at once: those of one CPU share its cores.
+
+    Args:
+      dtype: of the matrices.
+      shape: n, k and m.
+      rounds: how often it is timed.
+      devices: how many of this process; by default all there are, also those of other processes.
     """
     n, k, m = shape
     keys = jax.random.split(jax.random.key(0))
     a = jax.random.normal(keys[0], (n, k), dtype)
     b = jax.random.normal(keys[1], (k, m), dtype)
 
-    c, pairs = b.T.copy(), PAIRS
-    while (best := _fastest(a, b, c, pairs, rounds)) < LONG:
+    used = jax.local_devices()[:devices]
+    operands, pairs = [jax.device_put((a, b, b.T.copy()), device) for device in used], PAIRS
+    while (best := _fastest(operands, pairs, rounds)) < LONG:
         pairs *= 8
-    return jax.device_count() * pairs * 2 * 2 * n * k * m / best
+    count = len(used) * (jax.process_count() if devices is None else 1)
+    return count * pairs * 2 * 2 * n * k * m / best
 
 
 @partial(jax.jit, static_argnums=3)
@@ -41,14 +55,14 @@ def _products(a: Array, b: Array, c: Array, pairs: int) -> Array:
     return a
 
 
-def _fastest(a: Array, b: Array, c: Array, pairs: int, rounds: int) -> float:
-    """Returns the seconds of the fastest of `rounds` calls, compiled before."""
-    _products(a, b, c, pairs).block_until_ready()
+def _fastest(operands: Sequence[tuple[Array, ...]], pairs: int, rounds: int) -> float:
+    """Returns the seconds of the fastest of `rounds` calls on all operands, compiled before."""
     best = float("inf")
-    for _ in range(rounds):
+    for number in range(rounds + 1):
         start = time.perf_counter()
-        _products(a, b, c, pairs).block_until_ready()
-        best = min(best, time.perf_counter() - start)
+        jax.block_until_ready([_products(*each, pairs) for each in operands])
+        if number:  # the first compiles
+            best = min(best, time.perf_counter() - start)
     return best
 
 

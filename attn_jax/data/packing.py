@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+PAIRS = "row by row"  # how pairs are packed; another name whenever that changes, for fingerprints
 _WINDOW = 8192  # pairs that are packed together, drawn from all lengths
 
 

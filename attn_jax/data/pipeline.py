@@ -14,6 +14,7 @@ from attn_jax.config import Config, flatten
 from attn_jax.data.batches import Batches, PairBatches, TextBatches, spread
 from attn_jax.data.cache import cached
 from attn_jax.data.encoded import Column, encode_split
+from attn_jax.data.packing import PAIRS
 from attn_jax.data.sources import Source, open_source
 from attn_jax.data.sources.source import Records, data_dir, digest
 from attn_jax.data.tokenizers import Tokenizer, load_tokenizer, train_tokenizer
@@ -77,7 +78,8 @@ class Dataset:
     def __init__(self, config: Config, source: Source, tokenizer: Tokenizer, root: Path) -> None:
         self.kind = source.kind
         self.tokenizer = tokenizer
-        self.fingerprint = digest(source.fingerprint, tokenizer.fingerprint)
+        packing = [PAIRS] if source.kind == "pair" else []
+        self.fingerprint = digest(source.fingerprint, tokenizer.fingerprint, *packing)
         self._config = config.data
         self._source = source
         self._root = root

@@ -57,7 +57,7 @@ def train_all(runs: Sequence[RunSpec], workers: int = 0, may_diverge: bool = Fal
     context = get_context("spawn")
     numbers = context.Queue()
     for number in range(workers):
-        numbers.put(cores()[number::workers])
+        numbers.put(_share(number, workers))
     os.environ["TQDM_DISABLE"] = "1"  # in the workers, which read it when they import tqdm
     options = {"mp_context": context, "initializer": _start, "initargs": (numbers, os.getpid())}
     with ProcessPoolExecutor(workers, **options) as pool, _stop_on_signal(pool) as stop:
@@ -186,6 +186,11 @@ def _terminate(pool: ProcessPoolExecutor) -> None:
 # Of a worker. One that is idle must not die of a signal: it holds the lock of the queue, without
 # which the others cannot end. Runs have handlers of their own.
 _signals: list[int] = []
+
+
+def _share(number: int, workers: int) -> list[int]:
+    """Returns the cores of a worker: its share, or all where there are more workers than cores."""
+    return cores()[number::workers] or cores()
 
 
 def _start(numbers, parent: int) -> None:

@@ -223,9 +223,15 @@ def test_the_ceiling_is_a_speed(monkeypatch):
 
 def test_the_ceiling_is_of_programs_that_take_long(monkeypatch):
     """Of short ones it would be the time that a call takes."""
-    monkeypatch.setattr(roofline, "_fastest", lambda a, b, c, pairs, rounds: 1e-3 + 1e-4 * pairs)
-    flops = jax.device_count() * 128 * 4 * 64 * 16 * 64
-    assert roofline.ceiling("float32", (64, 16, 64)) == pytest.approx(flops / 13.8e-3)
+    monkeypatch.setattr(roofline, "_fastest", lambda operands, pairs, rounds: 1e-3 + 1e-4 * pairs)
+    flops = 128 * 4 * 64 * 16 * 64
+    one, both = jax.local_devices()[:1], jax.local_devices()[:1] * 2
+    for devices, count in ((one, 1), (both, 2)):
+        monkeypatch.setattr(jax, "local_devices", lambda devices=devices: devices)
+        found = roofline.ceiling("float32", (64, 16, 64))
+        assert found == pytest.approx(count * flops / 13.8e-3)
+    found = roofline.ceiling("float32", (64, 16, 64), devices=1)
+    assert found == pytest.approx(flops / 13.8e-3)
 
 
 def shapes_of(config, vocab):
@@ -319,7 +325,8 @@ def test_growth_times_every_size_and_draws_it(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_loop_compares_the_whole_loop_with_its_step(tiny_data):
-    result = loop.run(tiny_data.config(), Budget(steps=12), "tiny")
+    config = tiny_data.config(train__steps=100, optimizer__warmup_steps=50)  # more than is run
+    result = loop.run(config, Budget(steps=12), "tiny")
     assert result["steps"] == 10  # 6 windows of 2 steps, the first not timed
     assert result["share_of_step"] == pytest.approx(
         result["tokens_per_s"] / result["step"]["tokens_per_s"], rel=1e-4

@@ -191,6 +191,12 @@ def test_who_claims_between_look_and_start_keeps_the_run(trained, runs, monkeypa
     assert trained == ["b", "c", "a"]
 
 
+def test_cores_are_shared_out(monkeypatch):
+    monkeypatch.setattr(many, "cores", lambda: [2, 3, 5])
+    assert [many._share(i, 2) for i in range(2)] == [[2, 5], [3]]
+    assert [many._share(i, 4) for i in range(4)] == [[2], [3], [5], [2, 3, 5]]
+
+
 def test_workers_too_leave_runs_to_others(trained, runs):
     (_, a), *_ = runs
     other = ExitStack()
