@@ -147,6 +147,13 @@ def test_compare(refused, tiny_data, tmp_path, case):
     assert expected in line
 
 
+def test_compare_arms(refused, tmp_path):
+    command = ("experiments.compare", "--config=configs/compare_masking.py")
+    line = refused(*command, f"--workdir={tmp_path / 'run'}", "--arms=decoder,encodr")
+    assert "arms = 'encodr': expected some of decoder, encoder, prefix" in line
+    assert "did you mean 'encoder'" in line
+
+
 def test_compare_seeds(refused, tmp_path):
     command = ("experiments.compare", "--config=configs/compare_masking.py")
     for seeds in ("0,x", "1,1"):

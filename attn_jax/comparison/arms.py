@@ -92,16 +92,18 @@ def only(studies: dict[str, Study], arms: str) -> dict[str, Study]:
       arms: comma-separated; empty means all.
 
     Raises:
-      InputError: no study has such an arm.
+      InputError: no study has such an arm, or a study's fields are of wrong types.
     """
+    if not arms:
+        return studies
     names = names_in(arms)
+    for study in studies.values():
+        _check_types(study)
     there = {arm for study in studies.values() for arm in study.arms}
     for name in names:
         if name not in there:
             hint = nearest(name, there)
             raise InputError(f"arms = {name!r}: expected some of {', '.join(sorted(there))}{hint}")
-    if not names:
-        return studies
     kept = {
         key: replace(study, arms={arm: study.arms[arm] for arm in study.arms if arm in names})
         for key, study in studies.items()

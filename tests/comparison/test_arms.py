@@ -1,12 +1,12 @@
 """Arms differ in what is declared and in nothing else, before and after training."""
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 
-from attn_jax.comparison.arms import Study, check_runs, is_finished, plan, studies
+from attn_jax.comparison.arms import Study, check_runs, is_finished, only, plan, studies
 from attn_jax.config import Config
 from attn_jax.errors import InputError
 
@@ -105,6 +105,18 @@ def test_studies_of_one_study_and_of_several(masking_study):
     for wrong in (Config(), {"a": 1}, None):
         with pytest.raises(InputError, match="neither a Study"):
             studies(wrong)
+
+
+def test_only_some_arms(masking_study):
+    study = masking_study()
+    other = replace(study, name="other", arms={"x": {}})
+    both = {"masking": study, "other": other}
+    first, *_, last = study.arms
+    assert only(both, "") is both
+    kept = only(both, f"{last},{first}")
+    assert list(kept) == ["masking"]
+    assert list(kept["masking"].arms) == [first, last]
+    assert list(only(both, f"x,{first}")) == ["masking", "other"]
 
 
 def test_finished_runs_pass(masking_runs):
