@@ -21,7 +21,8 @@ Each run is judged once, after its last update, by beam 5 on test.2016; to choos
 --config.base.eval.split=validation. Of the three BLEUs the published ones compare with "BLEU,
 tokenized".
 
-Time: by its FLOPs 2 to 3 hours on two cores, two seeds each. Not yet run as a whole.
+Time: two hours on two slow cores, two seeds each. So far only the encoder-decoder, prefix and
+causal were run with both seeds (docs/results.md).
 
 python -m experiments.compare --config=configs/multi30k_grid.py --workdir=runs/multi30k_grid
 """
