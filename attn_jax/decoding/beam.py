@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from attn_jax.decoding.prompts import Prepared, prepare, read_prompt
-from attn_jax.decoding.vocabulary import normalizers, read_out, top, top_k
+from attn_jax.decoding.vocabulary import Scores, normalizers, read_out, top, top_k
 from attn_jax.devices import in_order, over_rows
 from attn_jax.errors import InputError
 from attn_jax.models.cache import Cache
@@ -95,15 +95,14 @@ class _Rules(NamedTuple):
     eos: int
     lengths: Float[Array, " max_new"]
 
-    def extend(self, state: _State, scores_BMIW: Float[Array, "B M I W"]) -> _State:
+    def extend(self, state: _State, scores_WIN: Scores) -> _State:
         """Writes one more token: of the 2 M best continuations, M that go on, and those that end.
 
         A hypothesis ends where <eos> is among the M best: with one beam, where it is the best, as
         in greedy decoding. At most M of the 2 M end, one a beam, so M are left to go on.
         """
-        B, M, *lanes = scores_BMIW.shape
-        sums = normalizers(scores_BMIW.reshape(B * M, *lanes)).reshape(B, M)
-        sums_BC, parents, tokens = top(scores_BMIW, state.live.scores - sums, 2 * self.size)
+        sums = normalizers(scores_WIN).reshape(state.live.scores.shape)
+        sums_BC, parents, tokens = top(scores_WIN, state.live.scores - sums, 2 * self.size)
         ids = jnp.take_along_axis(state.live.ids, parents[:, :, None], axis=1)
         ids = jax.lax.dynamic_update_slice_in_dim(ids, tokens[:, :, None], state.i, axis=2)
         ends = tokens == self.eos
@@ -150,9 +149,8 @@ def _search(
         real = state.active[:, None] & (state.live.scores > -jnp.inf)
         tokens = started.following(state.i - 1, last, real)
         hidden_BMD, cache = ready.model.step(tokens, state.cache.choose(state.parents))
-        scores_NIW = read_out(ready.model, hidden_BMD.reshape(B * M, -1))
-        state = state._replace(cache=cache)
-        return rules.extend(state, scores_NIW.reshape(B, M, *scores_NIW.shape[1:]))
+        scores_WIN = read_out(ready.model, hidden_BMD.reshape(B * M, -1))
+        return rules.extend(state._replace(cache=cache), scores_WIN)
 
     start = _State(
         i=jnp.int32(0),
@@ -163,7 +161,7 @@ def _search(
         ended=jnp.zeros(B, jnp.int32),
         active=started.real,
     )
-    state = rules.extend(start, read_out(ready.model, started.hidden)[:, None])
+    state = rules.extend(start, read_out(ready.model, started.hidden))
     if max_new > 1:
         state = jax.lax.while_loop(unfinished, write_one, state)
     return rules.finish(state)

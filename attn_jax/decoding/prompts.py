@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from attn_jax.devices import replicate
 from attn_jax.models.cache import Cache
-from attn_jax.models.layers import dense_kernels
+from attn_jax.models.layers import dense_kernels, materialize
 from attn_jax.models.tokens import Tokens
 from attn_jax.models.transformer import Transformer
 
@@ -17,8 +17,7 @@ from attn_jax.models.transformer import Transformer
 class Prepared(NamedTuple):
     """A model that was made ready once, for many calls.
 
-    params: with the kernels of dense layers as [out, in], which XLA's CPU back-end reads faster in
-        products of few rows.
+    params: on a CPU with the kernels of dense layers as [out, in].
     """
 
     graph: nnx.GraphDef
@@ -26,8 +25,8 @@ class Prepared(NamedTuple):
 
     @property
     def model(self) -> Transformer:
-        """The model again; made inside a loop, its kernels are not copied, only read crosswise."""
-        return nnx.merge(self.graph, _turn_kernels(self.params))
+        """The model again."""
+        return nnx.merge(self.graph, self.params)
 
 
 def prepare(model: Transformer | Prepared) -> Prepared:
@@ -35,12 +34,32 @@ def prepare(model: Transformer | Prepared) -> Prepared:
     if isinstance(model, Prepared):
         return model
     graph, params = nnx.split(model)
-    return Prepared(graph, replicate(_turn_kernels(params)))
+    if jax.default_backend() == "cpu":
+        graph, params = _kernels_first(nnx.merge(graph, _turn_kernels(params)))
+    return Prepared(graph, replicate(params))
 
 
 @jax.jit
 def _turn_kernels(params: Any) -> Any:
     return jax.tree.map(lambda is_kernel, x: x.T if is_kernel else x, dense_kernels(params), params)
+
+
+def _kernels_first(model: Transformer) -> tuple[nnx.GraphDef, Any]:
+    for _, layer in nnx.iter_modules(model):
+        if isinstance(layer, nnx.Linear):
+            layer.dot_general = _kernel_first
+    return nnx.split(model)
+
+
+def _kernel_first(x_ND: Array, kernel_FD: Array, *_: Any, **options: Any) -> Array:
+    """Returns x @ kernel.T.
+
+    XLA's CPU back-end reads the left side of a product as it lies, but first packs the right side,
+    which of a kernel takes as long as the product, if rows are few.
+    """
+    contracted = (((1,), (1,)), ((), ()))
+    y_FN = jax.lax.dot_general(kernel_FD, x_ND, contracted, **options)
+    return materialize(y_FN).T  # else XLA swaps the sides back
 
 
 class Started(NamedTuple):

@@ -49,17 +49,17 @@ class Sampling:
 GREEDY = Sampling()
 
 
-def probabilities(scores_NIW: Scores, sampling: Sampling) -> Scores:
+def probabilities(scores_WIN: Scores, sampling: Sampling) -> Scores:
     """Returns what tokens are drawn by: probabilities up to a factor, 0 where filtered out.
 
     Tokens that are exactly as likely as the last one that a filter keeps are kept too.
     """
-    weights = jnp.exp((scores_NIW - peaks(scores_NIW)) / sampling.temperature)
+    weights = jnp.exp((scores_WIN - peaks(scores_WIN)) / sampling.temperature)
     if sampling.top_k:
-        count = jnp.full(len(weights), sampling.top_k, jnp.float32)
+        count = jnp.full(weights.shape[2], sampling.top_k, jnp.float32)
         weights = _keep_largest(weights, jnp.ones_like(weights), count)
     if sampling.top_p < 1:
-        share = sampling.top_p * jnp.sum(jnp.sum(weights, axis=1), axis=1)
+        share = sampling.top_p * jnp.sum(weights, axis=(0, 1))
         weights = _keep_largest(weights, weights, share)
     return jnp.where(weights >= sampling.min_p, weights, 0.0)  # the largest weight is 1
 
@@ -73,38 +73,39 @@ def _keep_largest(weights: Scores, measure: Scores, least: Float[Array, " N"]) -
     bits = jax.lax.bitcast_convert_type
 
     def kept(lowest: Int[Array, " N"]) -> Array:
-        return weights >= bits(lowest, jnp.float32)[:, None, None]
+        return weights >= bits(lowest, jnp.float32)[None, None]
 
     def halve(_, ends: tuple[Array, Array]) -> tuple[Array, Array]:
         low, high = ends
         middle = (low + high) // 2
-        total = jnp.sum(jnp.sum(jnp.where(kept(middle), measure, 0.0), axis=1), axis=1)
+        total = jnp.sum(jnp.where(kept(middle), measure, 0.0), axis=(0, 1))
         enough = total >= least
         return jnp.where(enough, middle, low), jnp.where(enough, high, middle)
 
-    high = jnp.full(len(weights), bits(jnp.float32(1), jnp.int32) + 1)
+    high = jnp.full(weights.shape[2], bits(jnp.float32(1), jnp.int32) + 1)
     lowest, _ = jax.lax.fori_loop(0, 30, halve, (jnp.zeros_like(high), high))
     return jnp.where(kept(lowest), weights, 0.0)
 
 
-def draw(weights_NIW: Scores, keys: Array) -> Int[Array, " N"]:
+def draw(weights_WIN: Scores, keys: Array) -> Int[Array, " N"]:
     """Draws a token of each row by its weight: first the lane, then the token of the lane.
 
     Noise for every token of the vocabulary would cost more than the model.
     """
     categorical = jax.vmap(lambda key, weights: jax.random.categorical(key, jnp.log(weights)))
     first, second = jax.vmap(jax.random.split, out_axes=1)(keys)
-    lane = categorical(first, jnp.sum(weights_NIW, axis=1))
-    weights_NI = jnp.take_along_axis(weights_NIW, lane[:, None, None], axis=2)[:, :, 0]
-    return (categorical(second, weights_NI) * weights_NIW.shape[2] + lane).astype(jnp.int32)
+    _, size, N = weights_WIN.shape
+    lane = categorical(first, jnp.sum(weights_WIN, axis=1).T)
+    number = categorical(second, weights_WIN[lane, :, jnp.arange(N)])
+    return (lane * size + number).astype(jnp.int32)
 
 
-def choose(scores_NIW: Scores, sampling: Sampling, keys: Array) -> Int[Array, " N"]:
+def choose(scores_WIN: Scores, sampling: Sampling, keys: Array) -> Int[Array, " N"]:
     """Returns the next token of each row, given the keys of the rows at this step."""
     if sampling.temperature > 0:
-        return draw(probabilities(scores_NIW, sampling), keys)
-    start = jnp.zeros((len(scores_NIW), 1), jnp.float32)
-    return top(scores_NIW[:, None], start, 1)[2][:, 0]
+        return draw(probabilities(scores_WIN, sampling), keys)
+    start = jnp.zeros((scores_WIN.shape[2], 1), jnp.float32)
+    return top(scores_WIN, start, 1)[2][:, 0]
 
 
 def _sample(

@@ -1,8 +1,9 @@
 """The scores of a whole vocabulary: how they are laid out, their sum, the largest ones.
 
-Letters of this file: W lanes, I tokens of a lane, N rows, M beams. Token v is number v // W of lane
-v % W: a vocabulary is cut into rows of W tokens, so that maxima and sums run down the rows, along
-whole vectors, and not along them, which XLA's CPU back-end does one number at a time.
+Letters of this file: W lanes, I tokens of a lane, N rows, M beams. Token v is number v % I of lane
+v // I. Rows come last, so that maxima and sums over tokens run across whole vectors of rows and not
+along them, which XLA's CPU back-end does one number at a time; and so that the vocabulary is the
+left side of the product, the one that this back-end reads as it lies.
 """
 
 import jax
@@ -17,16 +18,16 @@ from attn_jax.models.transformer import Transformer
 LANES = 256
 LEAST, MOST = 128, 1024
 
-Scores = Float[Array, "N I W"]
+Scores = Float[Array, "W I N"]
 
 
 def read_out(model: Transformer, hidden_ND: Float[Array, "N D"]) -> Scores:
     """Returns the scores of every token, -inf after the last one."""
-    scores_NV = model.logits(hidden_ND)
-    N, V = scores_NV.shape
+    scores_VN = model.logits(hidden_ND).T  # XLA swaps the sides of the product for that
+    V, N = scores_VN.shape
     lanes = count_lanes(V)
-    missing = ((0, 0), (0, -V % lanes))
-    return jnp.pad(scores_NV, missing, constant_values=-jnp.inf).reshape(N, -1, lanes)
+    missing = ((0, -V % lanes), (0, 0))
+    return jnp.pad(scores_VN, missing, constant_values=-jnp.inf).reshape(lanes, -1, N)
 
 
 def count_lanes(vocab_size: int) -> int:
@@ -37,39 +38,43 @@ def count_lanes(vocab_size: int) -> int:
     return min(even, key=lambda width: abs(width - LANES), default=LANES)
 
 
-def peaks(scores_NIW: Scores) -> Float[Array, "N 1 1"]:
+def peaks(scores_WIN: Scores) -> Float[Array, "1 1 N"]:
     """Returns the largest score of each row."""
-    return jnp.max(jnp.max(scores_NIW, axis=1, keepdims=True), axis=2, keepdims=True)
+    return jnp.max(scores_WIN, axis=(0, 1), keepdims=True)
 
 
-def normalizers(scores_NIW: Scores) -> Float[Array, " N"]:
+def normalizers(scores_WIN: Scores) -> Float[Array, " N"]:
     """Returns log(sum(exp(scores))): a score less this is a log-probability, never above 0."""
-    peak = peaks(scores_NIW)
-    total = jnp.sum(jnp.sum(jnp.exp(scores_NIW - peak), axis=1), axis=1)
-    return peak[:, 0, 0] + jnp.log(total)
+    peak = peaks(scores_WIN)
+    return peak[0, 0] + jnp.log(jnp.sum(jnp.exp(scores_WIN - peak), axis=(0, 1)))
 
 
 def top(
-    scores_BMIW: Float[Array, "B M I W"], start_BM: Float[Array, "B M"], k: int
+    scores_WIN: Scores, start_BM: Float[Array, "B M"], k: int
 ) -> tuple[Float[Array, "B k"], Int[Array, "B k"], Int[Array, "B k"]]:
     """Finds the k largest of `start + scores` in each row, over all beams and tokens.
 
     They lie in the k lanes of largest maximum, so only those are searched.
 
+    Args:
+      scores_WIN: of all rows, N = B*M.
+      start_BM: what the scores of each beam are added to.
+      k: how many.
+
     Returns:
       The values, largest first; the beam of each; and its token. Where there are fewer than k, the
       rest of the values is -inf.
     """
-    B, M, size, W = scores_BMIW.shape
-    lane_peaks = start_BM[:, :, None] + jnp.max(scores_BMIW, axis=2)
-    _, at = top_k(lane_peaks.reshape(B, M * W), min(k, M * W))
+    (B, M), (W, size, _) = start_BM.shape, scores_WIN.shape
+    lane_peaks_NW = start_BM.reshape(B * M, 1) + jnp.max(scores_WIN, axis=1).T
+    _, at = top_k(lane_peaks_NW.reshape(B, M * W), min(k, M * W))
     beam, lane = at // W, at % W
-    found_BkI = scores_BMIW[jnp.arange(B)[:, None], beam, :, lane]
+    found_BkI = scores_WIN[lane, :, jnp.arange(B)[:, None] * M + beam]
     values_BkI = jnp.take_along_axis(start_BM, beam, axis=1)[:, :, None] + found_BkI
     values, at = top_k(values_BkI.reshape(B, -1), k)
     chosen, number = at // size, at % size
     beam, lane = (jnp.take_along_axis(x, chosen, axis=1) for x in (beam, lane))
-    return values, beam, number * W + lane
+    return values, beam, lane * size + number
 
 
 def top_k(values_BN: Float[Array, "B N"], k: int) -> tuple[Float[Array, "B k"], Int[Array, "B k"]]:

@@ -10,7 +10,7 @@ from flax import nnx
 from oracles import tokens_of
 
 from attn_jax.data.tokenizers import Tokenizer
-from attn_jax.decoding import beam, sampling, text
+from attn_jax.decoding import beam, sampling, text, vocabulary
 from attn_jax.decoding.prompts import prepare
 from attn_jax.decoding.sampling import GREEDY, greedy
 from attn_jax.errors import InputError
@@ -120,8 +120,9 @@ def test_decoding_stops_when_all_rows_are_finished(tiny):
 
 
 @pytest.mark.parametrize("search", ["greedy", "beam"])
-def test_nothing_of_the_size_of_the_parameters_is_copied(tiny, search):
-    """Neither the vocabulary nor a kernel is turned before the loop, let alone in every step."""
+def test_parameters_are_read_as_they_lie(tiny, search, monkeypatch):
+    """Neither the vocabulary nor a kernel is copied, and each is the left side of its products."""
+    monkeypatch.setattr(vocabulary, "count_lanes", lambda size: 16)  # as of a large one
     model = tiny(num_layers=1, d_model=64)
     ready, prompt, ends = prepare(model), tokens_of([[10, 11], [12]], 2), (20, 30, 6)
     if search == "beam":
@@ -131,9 +132,14 @@ def test_nothing_of_the_size_of_the_parameters_is_copied(tiny, search):
         arguments = (*ready, prompt, None, jax.random.split(jax.random.key(0), 2), GREEDY, *ends)
         program = sampling._sample_jit
     compiled = program.lower(*arguments).compile().as_text()
-    sizes = {x.size for x in jax.tree.leaves(ready.params) if x.ndim == 2}
+    shapes = {frozenset(x.shape) for x in jax.tree.leaves(ready.params) if x.ndim == 2}
     made = re.findall(r"= f32\[(\d+),(\d+)\]\S* (?:copy|transpose)\(", compiled)
-    assert sizes.isdisjoint(int(rows) * int(columns) for rows, columns in made)
+    assert shapes.isdisjoint(frozenset(map(int, shape)) for shape in made)
+    products = re.findall(r"= f32\[(\d+),(\d+)\]\S* dot\(", compiled)
+    rows = {"2", "4", "6"}  # of a step, of the prompt, of a step of three beams
+    assert len(products) >= 10
+    assert {right for _, right in products} <= rows
+    assert rows.isdisjoint(left for left, _ in products)
 
 
 SOURCES = [[10, 11, 12, 13, 3], [15, 3], [16, 17, 3], [3], [19, 20, 21, 3], [11, 10, 3]]

@@ -17,9 +17,10 @@ from attn_jax.decoding.sampling import (
 )
 from attn_jax.errors import InputError
 
-ROWS, ROW, LANES = 8, 5, 4
-SCORES = np.random.default_rng(0).normal(0, 2, (ROWS, ROW, LANES)).astype(np.float32)
-SCORES[:, -1, -2:] = -np.inf  # columns after the end of a vocabulary
+ROWS, SIZE, LANES = 8, 5, 4
+BY_ROW = np.random.default_rng(0).normal(0, 2, (ROWS, LANES * SIZE)).astype(np.float32)
+BY_ROW[:, -2:] = -np.inf  # after the end of a vocabulary
+SCORES = BY_ROW.T.reshape(LANES, SIZE, ROWS)
 
 
 def slow_probabilities(scores, temperature, top_k, top_p, min_p):
@@ -53,27 +54,27 @@ FILTERS = {
 def test_filters_are_those_of_a_slow_loop(fields):
     fields = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0} | fields
     found = jax.jit(probabilities, static_argnums=1)(SCORES, Sampling(**fields))
-    found = np.asarray(found, np.float64).reshape(ROWS, -1)
-    expected = np.array([slow_probabilities(row, **fields) for row in SCORES.reshape(ROWS, -1)])
+    found = np.asarray(found, np.float64).reshape(-1, ROWS).T
+    expected = np.array([slow_probabilities(row, **fields) for row in BY_ROW])
     assert np.array_equal(found > 0, expected > 0)
     np.testing.assert_allclose(found / found.sum(1, keepdims=True), expected, atol=1e-6)
 
 
 def test_equal_tokens_are_kept_together():
-    equal = [[0.0, -1.0, -1.0, -2.0]]
-    near = [[0.0, -1.0, -1.0 - 5e-7, -2.0]]
-    scores = np.array([equal, near], np.float32)
+    equal, near = [0.0, -1.0, -1.0, -2.0], [0.0, -1.0, -1.0 - 5e-7, -2.0]
+    scores = np.array([equal, near], np.float32).T[:, None]
     weights = jax.jit(probabilities, static_argnums=1)(scores, Sampling(1.0, top_k=2))
-    assert (weights > 0).tolist() == [[[True, True, True, False]], [[True, True, False, False]]]
+    kept = [[True, True, True, False], [True, True, False, False]]
+    assert (weights > 0)[:, 0].T.tolist() == kept
 
 
 def test_frequencies_are_probabilities():
     """A chi-square bound that chance exceeds once in a million times; a wrong weight does."""
     count = 4000
     filtered = jax.jit(probabilities, static_argnums=1)
-    weights = np.asarray(filtered(SCORES[:1], Sampling(3.0, top_k=14)))
+    weights = np.asarray(filtered(SCORES[:, :, :1], Sampling(3.0, top_k=14)))
     keys = jax.random.split(jax.random.key(0), count)
-    many = jnp.broadcast_to(weights, (count, *weights.shape[1:]))
+    many = jnp.broadcast_to(weights, (*weights.shape[:2], count))
     drawn = np.bincount(jax.jit(draw)(many, keys), minlength=weights.size)
     p = weights.ravel() / weights.sum()
     assert (p > 0).sum() == 14
@@ -90,7 +91,7 @@ def test_frequencies_are_probabilities():
 
 
 def test_the_likeliest_alone_is_greedy():
-    best = SCORES.reshape(ROWS, -1).argmax(axis=1)
+    best = BY_ROW.argmax(axis=1)
     keys = jax.random.split(jax.random.key(0), ROWS)
     for how in (GREEDY, Sampling(9.0, top_k=1)):
         assert np.array_equal(jax.jit(choose, static_argnums=1)(SCORES, how, keys), best)

@@ -13,20 +13,21 @@ from attn_jax.decoding import vocabulary
 def test_the_largest_are_those_of_a_sort(k):
     """4 of 25 may share a lane, or a beam; 25 are more than there are lanes of a row."""
     rng = np.random.default_rng(0)
-    B, M, size, W = 3, 2, 5, 8
-    scores = rng.normal(size=(B, M, size, W)).astype(np.float32)
+    B, M, W, size = 3, 2, 8, 5
+    scores = rng.normal(size=(B, M, W, size)).astype(np.float32)
     scores[0, 1] += 9  # all from one beam
-    scores[1, :, :, 3] += 9  # from one lane
+    scores[1, :, 3] += 9  # from one lane
     start = rng.normal(size=(B, M)).astype(np.float32)
-    values, beams, tokens = jax.jit(vocabulary.top, static_argnums=2)(scores, start, k)
+    scores_WIN = scores.reshape(B * M, W, size).transpose(1, 2, 0)
+    values, beams, tokens = jax.jit(vocabulary.top, static_argnums=2)(scores_WIN, start, k)
     whole = (scores + start[:, :, None, None]).reshape(B, -1)
     order = np.argsort(-whole, axis=1)[:, :k]
     np.testing.assert_allclose(values, np.take_along_axis(whole, order, axis=1))
-    assert np.array_equal(beams * size * W + tokens, order)
+    assert np.array_equal(beams * W * size + tokens, order)
 
 
 def test_what_is_missing_is_minus_infinity_and_nothing_is_found_twice():
-    scores = jnp.arange(3.0).reshape(1, 1, 1, 3)
+    scores = jnp.arange(3.0).reshape(3, 1, 1)
     find = jax.jit(vocabulary.top, static_argnums=2)
     values, beams, tokens = find(scores, jnp.zeros((1, 1)), 5)
     assert values.tolist() == [[2, 1, 0, -np.inf, -np.inf]]
@@ -35,12 +36,12 @@ def test_what_is_missing_is_minus_infinity_and_nothing_is_found_twice():
 
 
 def test_normalizers_are_never_below_a_score():
-    scores = np.random.default_rng(0).normal(0, 30, (4, 5, 8)).astype(np.float32)
-    scores[1, 4, 3:] = -np.inf
+    scores = np.random.default_rng(0).normal(0, 30, (8, 5, 4)).astype(np.float32)
+    scores[7, 2:, 1] = -np.inf
     found = np.asarray(jax.jit(vocabulary.normalizers)(scores))
-    exact = logsumexp(scores.astype(np.float64), axis=(1, 2))
+    exact = logsumexp(scores.astype(np.float64), axis=(0, 1))
     np.testing.assert_allclose(found, exact, rtol=1e-6)
-    assert (found >= scores.max(axis=(1, 2))).all()
+    assert (found >= scores.max(axis=(0, 1))).all()
 
 
 def test_what_is_read_out_is_the_logits_and_minus_infinity_after_them(tiny, monkeypatch):
@@ -48,10 +49,10 @@ def test_what_is_read_out_is_the_logits_and_minus_infinity_after_them(tiny, monk
     hidden = jnp.asarray(np.random.default_rng(0).normal(size=(3, 8)), jnp.float32)
     expected = np.asarray(model.logits(hidden))
     found = np.asarray(vocabulary.read_out(model, hidden))
-    assert found.shape == (3, 1, 80)
-    np.testing.assert_allclose(found[:, 0], expected, atol=1e-6)
+    assert found.shape == (80, 1, 3)
+    np.testing.assert_allclose(found[:, 0].T, expected, atol=1e-6)
     monkeypatch.setattr(vocabulary, "count_lanes", lambda size: 32)
-    found = np.asarray(vocabulary.read_out(model, hidden)).reshape(3, -1)
+    found = np.asarray(vocabulary.read_out(model, hidden)).reshape(-1, 3).T
     assert found.shape == (3, 96)
     np.testing.assert_allclose(found[:, :80], expected, atol=1e-6)
     assert (found[:, 80:] == -np.inf).all()
