@@ -96,20 +96,21 @@ def _cross_entropy(hidden_ND, table_VD, targets_N, weights_N, smoothing, most) -
 def _forward(hidden_ND, table_VD, targets_N, weights_N, smoothing, most) -> tuple:
     table_VD = table_VD.astype(hidden_ND.dtype)
 
-    def add(of_table_VD: Array, piece: tuple) -> tuple[Array, tuple]:
+    def add(of_table_DV: Array, piece: tuple) -> tuple[Array, tuple]:
         hidden_PD, targets_P, weights_P = piece
         scores, softmax = _score(table_VD, hidden_PD, targets_P, smoothing)
         of_logits_PV = _gradient(softmax, targets_P, weights_P, smoothing).astype(hidden_PD.dtype)
         of_logits_PV = materialize(of_logits_PV)  # else computed in each of the two products
-        of_table_VD += _product(of_logits_PV.T, hidden_PD)
-        return of_table_VD, (scores, _product(of_logits_PV, table_VD).astype(hidden_PD.dtype))
+        # XLA's CPU back-end is slow to turn a left side itself; this one is small.
+        of_table_DV += _product(materialize(hidden_PD.T), of_logits_PV)
+        return of_table_DV, (scores, _product(of_logits_PV, table_VD).astype(hidden_PD.dtype))
 
     arrays = _deal((hidden_ND, targets_N, weights_N), most // len(table_VD))
-    nothing_VD = jnp.zeros(table_VD.shape, jnp.float32)
-    of_table_VD, left = jax.lax.scan(add, nothing_VD, arrays)
+    nothing_DV = jnp.zeros(table_VD.shape[::-1], jnp.float32)
+    of_table_DV, left = jax.lax.scan(add, nothing_DV, arrays)
     (loss, nll, correct), of_hidden_ND = _gather(left, len(targets_N))
     total = jnp.sum(loss * weights_N)
-    return (total, (nll, correct)), (of_hidden_ND, of_table_VD, loss)
+    return (total, (nll, correct)), (of_hidden_ND, of_table_DV.T, loss)
 
 
 def _backward(smoothing: float, most: int, saved: tuple, gradients: tuple) -> tuple:
