@@ -12,7 +12,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
 AXIS = "rows"
-MOST_CORES = 4  # that become devices, as each holds and reads all parameters
+MOST_CORES = 4  # that become devices, as each reads all parameters
 
 
 def cores() -> list[int]:
@@ -41,7 +41,12 @@ def local_mesh() -> Mesh:
 
 
 def replicate(params: Any) -> Any:
-    """Puts a copy on each device, once for many calls; does nothing to what is there."""
+    """Puts params on each device, once for many calls; does nothing to what is there.
+
+    The devices of a CPU share one copy, which may fit the cache that their cores share.
+    """
+    if jax.default_backend() == "cpu":
+        params = jax.tree.map(np.asarray, params)  # a view, which other devices take as it lies
     return jax.device_put(params, NamedSharding(local_mesh(), PartitionSpec()))
 
 

@@ -26,6 +26,10 @@ def begin(rows):
     return Tokens.of(source[:, :1]).causal(), Tokens.of(source)
 
 
+def places(x):
+    return {shard.data.unsafe_buffer_pointer() for shard in x.addressable_shards}
+
+
 def texts(count):
     """What the first `count` devices write, in more rows than there are devices and in fewer."""
     jax.clear_caches()
@@ -38,6 +42,7 @@ def texts(count):
     ended = beam_search(ready, *begin(5), beam=Beam(3), **some)
     drawn = [sample(ready, *begin(rows), sampling=Sampling(1.0, seed=3), **ends) for rows in (5, 2)]
     keys = jax.random.split(jax.random.key(0), 5)
+    kept = jax.tree.leaves(ready.params)
     program = sampling._sample_jit.lower(*ready, *begin(5), keys, Sampling(), *ends.values())
     return {
         "sample": drawn[0].tolist(),
@@ -46,7 +51,8 @@ def texts(count):
         "ended": ended.ids[:, 0].tolist(),
         "collectives": COLLECTIVE.findall(program.compile().as_text()),
         "scores": np.asarray(found.scores).tolist(),
-        "copies": len(jax.tree.leaves(ready.params)[0].devices()),
+        "has_params": len(kept[0].devices()),
+        "copies": max(len(places(x)) for x in kept),
     }
 
 

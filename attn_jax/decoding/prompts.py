@@ -30,7 +30,7 @@ class Prepared(NamedTuple):
 
 
 def prepare(model: Transformer | Prepared) -> Prepared:
-    """Makes a model ready for decoding, a copy on each device; does nothing to one that is."""
+    """Makes a model ready for decoding on each device; does nothing to one that is."""
     if isinstance(model, Prepared):
         return model
     graph, params = nnx.split(model)
