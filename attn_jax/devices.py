@@ -46,8 +46,14 @@ def replicate(params: Any) -> Any:
     The devices of a CPU share one copy, which may fit the cache that their cores share.
     """
     if jax.default_backend() == "cpu":
-        params = jax.tree.map(np.asarray, params)  # a view, which other devices take as it lies
+        params = jax.tree.map(_as_it_lies, params)
     return jax.device_put(params, NamedSharding(local_mesh(), PartitionSpec()))
+
+
+def _as_it_lies(x: Array) -> np.ndarray | Array:
+    """Returns a view of x, which each device of a CPU takes without a copy."""
+    # Under a caller's jit there is nothing to view.
+    return x if isinstance(x, jax.core.Tracer) else np.asarray(x)
 
 
 def over_rows(function: Callable, shared: Any, rows: Any) -> Any:
